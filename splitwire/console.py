@@ -1,0 +1,53 @@
+"""How every program starts and ends: process defaults, one line for an error, and the exit code.
+
+Nothing here imports torch, so that thread settings reach the OpenMP runtime before it loads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from splitwire.errors import InternalError, SplitwireError
+
+_SPIN_COUNT = "30000"
+_INTERRUPTED = 130
+
+
+def run(app: Callable[[], object], program: str) -> None:
+    """Runs a typer application and exits with the code of the error tree; a user's mistake never shows a traceback.
+
+    SPLITWIRE_DEBUG=1 shows tracebacks of everything.
+    """
+    prepare_process()
+    try:
+        app()
+    except SplitwireError as error:
+        _fail(program, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail(program, "interrupted", _INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(_INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the last place; a bug ends in one line, with the way to see more
+        _fail(
+            program,
+            f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it",
+            InternalError.exit_code,
+        )
+
+
+def prepare_process() -> None:
+    """Keeps an idle process's OpenMP threads from stealing its neighbour's cores (they spin for long by default)."""
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _fail(program: str, message: str, code: int) -> None:
+    if os.environ.get("SPLITWIRE_DEBUG") == "1" and sys.exc_info()[1] is not None:
+        raise  # noqa: PLE0704 - called from an except block only
+    typer.echo(f"{program}: error: {message}", err=True)
+    sys.exit(code)

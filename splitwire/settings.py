@@ -1,0 +1,170 @@
+"""Settings of every program: frozen dataclasses, filled from defaults, a TOML file, the environment and the command line.
+
+Later sources win: defaults < file < environment < command line. An unknown key, a wrong type or an unusable value is a
+SettingsError that names the key, the value and the remedy. The effective settings have a canonical form and a hash.
+
+Environment: SPLITWIRE_<PROGRAM>__<SECTION>__<KEY>, upper case, for instance SPLITWIRE_UCN__LIMITS__MAX_SESSIONS=4.
+Command line: pairs such as ("limits.max_sessions", "4"). Both give text, which is read as a TOML value, else as a string.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import os
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import rfc8785
+
+from splitwire.errors import SettingsError
+
+_Tree = dict[str, Any]
+T = TypeVar("T")
+
+
+def load_settings(
+    cls: type[T],
+    *,
+    program: str,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Iterable[tuple[str, str]] = (),
+) -> T:
+    """The effective settings of `program`: an instance of the frozen dataclass `cls` (nested dataclasses are sections)."""
+    tree: _Tree = {}
+    if file is not None:
+        merge(tree, _read_toml(file), str(file))
+        check_keys(cls, tree, str(file))
+    from_environment = _from_environment(program, os.environ if environment is None else environment)
+    for source, pairs in (("environment", from_environment), ("command line", overrides)):
+        for key, text in pairs:
+            layer = _nest(key, _value(text))
+            check_keys(cls, layer, source)
+            merge(tree, layer, source)
+    return build(cls, tree, str(file) if file else "settings")
+
+
+def build(cls: type[T], tree: Mapping[str, Any], source: str) -> T:
+    """Validates a tree of plain values into `cls`; SettingsError names the first wrong key."""
+    check_keys(cls, tree, source)
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(dict(tree))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        given = "" if first["type"] == "missing" else f", got {first['input']!r}"
+        raise SettingsError(f"{source}: {key}: {first['msg']}{given}", remedy="see docs/configuration.md") from None
+
+
+def to_tree(settings: Any) -> _Tree:
+    """Plain nested values of a settings dataclass; paths become strings."""
+    return typing.cast("_Tree", _plain(dataclasses.asdict(settings)))
+
+
+def canonical_json(tree: Mapping[str, Any]) -> bytes:
+    """RFC 8785 form, for hashing and signing."""
+    return rfc8785.dumps(typing.cast("Any", dict(tree)))
+
+
+def settings_hash(settings: Any) -> str:
+    """SHA-256 hex of the canonical form of the effective settings."""
+    return hashlib.sha256(canonical_json(to_tree(settings))).hexdigest()
+
+
+def render(settings: Any) -> str:
+    """The effective settings as dotted `key = value` lines, and their hash: what --print-settings shows."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in flatten(to_tree(settings))]
+    return "\n".join([*lines, f"# settings hash {settings_hash(settings)}"])
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Dotted keys and leaf values, in order."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def merge(into: _Tree, layer: Mapping[str, Any], source: str) -> None:
+    """Lays one tree over another, section by section."""
+    for key, value in layer.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value, source)
+        else:
+            into[key] = value
+
+
+def check_keys(cls: type, tree: Mapping[str, Any], source: str, path: str = "") -> None:
+    """SettingsError for the first key that `cls` does not have, with the nearest one that it has."""
+    hints = typing.get_type_hints(cls)
+    known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    for key, value in tree.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            remedy = f"did you mean {path}{near[0]}?" if near else f"known keys: {', '.join(sorted(known))}"
+            raise SettingsError(f"{source}: unknown key {path}{key}", remedy=remedy)
+        section = _section(known[key])
+        if section is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{source}: {path}{key} is a section, got {value!r}", remedy=f"write [{path}{key}]")
+        check_keys(section, value, source, f"{path}{key}.")
+
+
+def _section(hint: Any) -> type | None:
+    options = typing.get_args(hint) or (hint,)
+    return next((option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)), None)
+
+
+def _read_toml(file: Path) -> _Tree:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {file} cannot be read: {error.strerror}", remedy="check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {file} is not TOML: {error}", remedy="correct the line it names") from None
+
+
+def _from_environment(program: str, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    prefix = f"SPLITWIRE_{program.upper()}__"
+    return [
+        (name.removeprefix(prefix).lower().replace("__", "."), text)
+        for name, text in sorted(environment.items())
+        if name.startswith(prefix)
+    ]
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _nest(key: str, value: Any) -> _Tree:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return typing.cast("_Tree", value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    return f'"{value}"' if isinstance(value, str) else ('""' if value is None else str(value))

@@ -1,0 +1,28 @@
+"""Names and numbers of the contract that are not in the proto: paths, the protocol version, chunk sizes, digests."""
+
+from __future__ import annotations
+
+import hashlib
+
+PROTOCOL_VERSION = 1
+SERVICE = "splitwire.v1.StackService"
+OPEN_SESSION = f"/{SERVICE}/OpenSession"
+EXCHANGE = f"/{SERVICE}/Exchange"
+CLOSE_SESSION = f"/{SERVICE}/CloseSession"
+
+CHUNK_BYTES = 1 << 20
+"""Payload bytes of one message."""
+
+MESSAGE_HEADROOM_BYTES = 16 << 10
+"""What a message may need beside its payload; the receive limit of both sides is chunk plus headroom."""
+
+MAX_MESSAGE_BYTES = CHUNK_BYTES + MESSAGE_HEADROOM_BYTES
+
+KEEPALIVE_TIME_MS = 30_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+KEEPALIVE_MIN_INTERVAL_MS = 20_000
+
+
+def session_hash(session_id: str) -> str:
+    """The only form in which a session id is logged, recorded in truth or reported: 16 hex digits of its SHA-256."""
+    return hashlib.sha256(session_id.encode("ascii")).hexdigest()[:16]
