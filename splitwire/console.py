@@ -33,9 +33,10 @@ def run(app: Callable[[], object], program: str) -> None:
         sys.stderr.close()
         sys.exit(_INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place; a bug ends in one line, with the way to see more
+        message = f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it"
         _fail(
             program,
-            f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it",
+            message,
             InternalError.exit_code,
         )
 

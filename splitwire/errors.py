@@ -17,8 +17,8 @@
     |   `-- UnavailableError                the peer is gone, draining or unreachable; may be tried again
     `-- InternalError              exit 70  a bug; its text never reaches a peer
 
-A message says what is wrong (field and value), what would be right, and what to do. It carries ids (session hash, step),
-never content: no text, no token, no tensor value, no document.
+A message says what is wrong (field and value), what would be right, and what to do. It carries ids (session hash,
+step), never content: no text, no token, no tensor value, no document.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Tensors to wire messages and back.
 
-A frame is a header and little-endian chunks (see `Frame` in proto/splitwire/v1/stack.proto). The encoder yields serialized
-messages ready to send; the assembler takes parsed frame messages in order and gives a tensor when the last chunk is in.
-The payload is appended to each message by hand (tag, length, bytes) so that it is copied once.
+A frame is a header and little-endian chunks (see `Frame` in proto/splitwire/v1/stack.proto). The encoder yields
+serialized messages ready to send; the assembler takes parsed frame messages in order and gives a tensor when the last
+chunk is in. The payload is appended to each message by hand (tag, length, bytes) so that it is copied once.
 
-Refused, with FrameError or LimitError: a declared size that does not match dtype and shape, sizes over the limits (before
-anything is allocated), chunks out of order, missing or too long, and NaN or Inf. Values are never part of a message.
+Refused, with FrameError or LimitError: a declared size that does not match dtype and shape, sizes over the limits
+(before anything is allocated), chunks out of order, missing or too long, and NaN or Inf. Values are never part of a
+message.
 
 Shapes: B sequences or frames, T rows or positions, D width; a wire row is one vector of D values.
 """
@@ -52,7 +53,7 @@ class FrameLimits:
 
 @dataclass(frozen=True)
 class TensorFrame:
-    """One tensor as it crossed. `tensor` is in the dtype of the wire (float32 for int8); `payload_digest` is SHA-256 hex."""
+    """One tensor as it crossed, in the dtype of the wire (float32 for int8). `payload_digest` is SHA-256 hex."""
 
     header: stack_pb2.FrameHeader
     tensor: torch.Tensor
@@ -103,8 +104,8 @@ def encode_frame(
 ) -> Iterator[bytes]:
     """Serialized ExchangeRequest or ExchangeResponse messages that carry `tensor` [..., D].
 
-    `header` gives hop, step, dtype and what else the hop needs; shape and total_bytes are filled in here. Both directions
-    serialize alike because `frame` is field 2 of both messages. FrameError when the tensor has NaN or Inf.
+    `header` gives hop, step, dtype and what else the hop needs; shape and total_bytes are filled in here. Both
+    directions serialize alike because `frame` is field 2 of both messages. FrameError when the tensor has NaN or Inf.
     """
     check_shape(tensor.shape)
     check_finite(tensor, header)
@@ -202,7 +203,7 @@ class FrameAssembler:
         end = self._filled + len(message.data)
         if not message.data or end > header.total_bytes:
             raise FrameError(
-                f"chunk {message.chunk_index} of step {header.step} ends at byte {end} of {header.total_bytes} declared",
+                f"chunk {message.chunk_index} of step {header.step} ends at byte {end}, {header.total_bytes} declared",
                 remedy="send non-empty chunks that add up to total_bytes",
             )
         self._buffer[self._filled : end] = message.data
@@ -235,7 +236,8 @@ def check_header(header: stack_pb2.FrameHeader, limits: FrameLimits) -> None:
     """Checks hop, dtype, shape and sizes of a peer's header before anything is allocated."""
     if header.hop in (channels_pb2.HOP_UNSPECIFIED, channels_pb2.HOP_CONTROL) or header.step < 1:
         raise FrameError(
-            f"hop {header.hop} with step {header.step} is not a tensor's", remedy="name a tensor hop and a step from 1"
+            f"hop {header.hop} with step {header.step} is not a tensor's",
+            remedy="name a tensor hop and a step from 1",
         )
     if header.dtype not in _TORCH_DTYPES:
         raise FrameError(f"wire dtype {header.dtype} is unknown", remedy="use fp32, bf16, fp16 or int8")

@@ -1,10 +1,10 @@
-"""Settings of every program: frozen dataclasses, filled from defaults, a TOML file, the environment and the command line.
+"""Settings of every program: frozen dataclasses, filled from defaults, a file, the environment and the command line.
 
 Later sources win: defaults < file < environment < command line. An unknown key, a wrong type or an unusable value is a
 SettingsError that names the key, the value and the remedy. The effective settings have a canonical form and a hash.
 
 Environment: SPLITWIRE_<PROGRAM>__<SECTION>__<KEY>, upper case, for instance SPLITWIRE_UCN__LIMITS__MAX_SESSIONS=4.
-Command line: pairs such as ("limits.max_sessions", "4"). Both give text, which is read as a TOML value, else as a string.
+Command line: pairs such as ("limits.max_sessions", "4"). Both give text, read as a TOML value, else as a string.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     overrides: Iterable[tuple[str, str]] = (),
 ) -> T:
-    """The effective settings of `program`: an instance of the frozen dataclass `cls` (nested dataclasses are sections)."""
+    """The effective settings of `program`: a frozen dataclass `cls`, whose nested dataclasses are sections."""
     tree: _Tree = {}
     if file is not None:
         merge(tree, _read_toml(file), str(file))
