@@ -1,6 +1,6 @@
 """What the parts of the trusted node know about one step, and what a protected frame is.
 
-A StepContext never leaves the trusted node: it holds tokens, labels and document indices. Of all its fields only `step`,
+A StepContext never leaves the trusted node: it holds tokens, labels and document indices. Of its fields only `step`,
 `mode`, `cache_id`, `row_lengths` and `padding_side` go into a frame header. A mechanism keeps what its restore needs in
 `stash` under its own name. RowTruth is for the sealed truth file and for the scorer alone.
 
@@ -47,9 +47,9 @@ class StepContext:
 
 @dataclass(frozen=True)
 class RowTruth:
-    """What each wire row really is. Every tensor is [N, R], on the CPU. Goes to the sealed truth file, never on the wire.
+    """What each wire row really is. Every tensor is [N, R], on the CPU. For the sealed truth file, never for the wire.
 
-    `real` is bool; `order` is the position t within its sequence (B*T counts sequences first when a frame holds several);
+    `real` is bool; `order` is the position t within its sequence (sequences first when a frame holds several);
     `token` is the token id of the row and `label` the next one (NO_LABEL where there is none); `document` indexes the
     documents table (NO_DOCUMENT for none).
     """
@@ -72,7 +72,7 @@ class ProtectedFrame:
 def row_lengths_of(mask_BT: torch.Tensor | None) -> tuple[tuple[int, ...], PaddingSide]:
     """The lengths and the padding side of a 2-D attention mask; ((), "") when nothing is padded.
 
-    SettingsError when a row is empty, or when its real positions are not one block at the same side in every row: lengths
+    SettingsError when a row is empty, or when the real positions are not one block on one side in every row: lengths
     are all that crosses, so any other mask has no honest form on the wire.
     """
     if mask_BT is None:
