@@ -1,0 +1,75 @@
+"""Files that only their owner may read, written whole or not at all.
+
+Invariants: folders are made 0700 and files 0600; `write_private_file` never overwrites; `replace_file` puts the new
+content in place by rename after it has reached the disk, so that a reader sees the old or the new file, never a part.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from splitwire.errors import PkiError
+
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes the folder 0700; one that exists is used as it is."""
+    try:
+        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PkiError(f"folder {folder} cannot be made: {error.strerror}", remedy="choose another folder") from None
+
+
+def write_private_file(path: Path, content: bytes) -> None:
+    """Writes a new file 0600; PkiError when it exists."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+    except FileExistsError:
+        raise PkiError(f"{path} exists already and is not overwritten", remedy="choose a new folder") from None
+    except OSError as error:
+        raise PkiError(f"{path} cannot be written: {error.strerror}", remedy="check the folder") from None
+    _write_and_sync(descriptor, content)
+
+
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Replaces a file atomically; the new one is 0600."""
+    replace_file(path, content, mode=_FILE_MODE)
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Writes beside the target, syncs, renames over it, and syncs the folder. OSError passes through."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        _write_and_sync(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_file(path: Path) -> bytes:
+    """The file's bytes; PkiError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PkiError(f"{path} cannot be read: {error.strerror}", remedy="check the path") from None
+
+
+def _write_and_sync(descriptor: int, content: bytes) -> None:
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
