@@ -1,0 +1,314 @@
+"""How bytes reach the untrusted node and come back: one session, one stream, bounded retries, and a seam for observers.
+
+Nothing here looks into a tensor. The bytes handed to `exchange` are the bytes that are sent (and sent again after a
+broken connection), and the bytes that observers see: protobuf serialisation is not canonical, so nothing is
+serialised twice.
+
+Refused: plaintext anywhere but on loopback. A peer's error becomes the matching class of splitwire.errors with the
+peer's remedy, cut to printable ASCII, because a peer's text is untrusted input.
+
+Invariants: exchanges are serial. After any failure the stream is dropped, and the next exchange attaches a new one
+to the same session. Only a lost connection is retried, with the same bytes; the peer de-duplicates by (session,
+step, hop).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import grpc
+import stamina
+from google.protobuf.message import DecodeError
+
+from splitwire import wire
+from splitwire.errors import FrameError, SettingsError, StateError, UnavailableError
+from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address
+from splitwire.v1 import channels_pb2, stack_pb2
+from tln.peer_errors import ConnectionLostError, from_rpc
+from tln.stream import ExchangeStream, Watch, Watchdog
+
+T = TypeVar("T")
+Reader = Callable[[stack_pb2.ExchangeResponse], T | None]
+"""Takes the responses of one exchange in order and gives the result with the last one, else None."""
+
+_CLOSE_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """Where the untrusted node is, how it is authenticated, and how long to wait for it."""
+
+    address: str = "127.0.0.1:7431"
+    """host:port of the untrusted node, or of the auditor's tap in front of it."""
+    server_name: str = ""
+    """Name that its certificate must carry when it is not the host of the address."""
+    tls: TlsFiles | None = None
+    """CA, certificate and key of this node."""
+    insecure_loopback: bool = False
+    """Plaintext; refused for every address that is not loopback."""
+    connect_timeout_seconds: float = 15.0
+    step_timeout_seconds: float = 120.0
+    retry_attempts: int = 6
+    """How often one exchange is tried after the connection was lost; 0 for never."""
+    retry_seconds: float = 30.0
+    """How long these tries may take together."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"connection.{name} is {getattr(self, name)}", remedy="give a positive number")
+        if self.retry_attempts < 0:
+            raise SettingsError(f"connection.retry_attempts is {self.retry_attempts}", remedy="give 0 or more")
+
+
+@dataclass(frozen=True)
+class WireEvent:
+    """One message as it crossed. `kind` is its name in the proto, `direction` "request" or "response"."""
+
+    hop: channels_pb2.Hop
+    direction: str
+    kind: str
+    session_hash: str
+    message: bytes
+    time_ns: int
+
+
+WireObserver = Callable[[WireEvent], object]
+"""Is told of every message, on the thread of the crossing: it must be quick and must not raise for its own troubles."""
+
+
+class Transport(Protocol):
+    """What the crossing needs of a connection."""
+
+    observers: list[WireObserver]
+
+    @property
+    def session_hash(self) -> str:
+        """The hash by which logs and bundles name the session; "" before `open`."""
+
+    def open(self, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
+        """Asks for the session; PeerError when it is refused."""
+
+    def exchange(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
+        """Sends serialized ExchangeRequests and reads responses until the reader has its result."""
+
+    def close(self) -> None:
+        """Frees the session and the connection. Does not raise when the peer is gone."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Which step and hops an exchange belongs to, for observers and error texts."""
+
+    step: int
+    hop: channels_pb2.Hop
+    reply_hop: channels_pb2.Hop
+
+    def __str__(self) -> str:
+        return f"{channels_pb2.Hop.Name(self.hop).removeprefix('HOP_')} of step {self.step}"
+
+
+CONTROL = channels_pb2.HOP_CONTROL
+
+
+@dataclass
+class GrpcTransport:
+    """A session over gRPC with mutual TLS (or plaintext on loopback, when the settings say so)."""
+
+    settings: ConnectionSettings
+    observers: list[WireObserver] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_connection(self.settings)
+        self._lock = threading.Lock()
+        self._session_id = ""
+        self._session_hash = ""
+        self._channel = _new_channel(self.settings)
+        self._stream: ExchangeStream | None = None
+        self._watchdog = Watchdog()
+
+    @property
+    def session_hash(self) -> str:
+        """The hash by which logs and bundles name the session; "" before `open`."""
+        return self._session_hash
+
+    def open(self, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
+        """Asks for the session, again and again until connect_timeout_seconds while the peer is unreachable."""
+        if self._session_id:
+            raise StateError(f"session {self._session_hash} is open", remedy="open a transport a session")
+        message, sent_ns = request.SerializeToString(), time.time_ns()
+        limit_seconds = self.settings.connect_timeout_seconds
+        for attempt in _retries(attempts=None, seconds=limit_seconds):
+            with attempt:
+                raw = self._unary(wire.OPEN_SESSION, message, "OpenSession", limit_seconds)
+        grant = _parse(stack_pb2.OpenSessionResponse, raw)
+        self._session_id, self._session_hash = grant.session_id, wire.session_hash(grant.session_id)
+        self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns)
+        self._tell(CONTROL, "response", "OpenSessionResponse", raw, time.time_ns())
+        return grant
+
+    def exchange(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
+        """Sends serialized ExchangeRequests and reads responses until the reader has its result.
+
+        UnavailableError when the peer stays unreachable or does not answer within step_timeout_seconds.
+        """
+        if not self._session_id:
+            raise StateError("no session is open", remedy="call open first")
+        with self._lock:
+            try:
+                return self._attempt(messages, route, new_reader())
+            except ConnectionLostError:
+                if self.settings.retry_attempts == 0:
+                    raise
+            for attempt in _retries(attempts=self.settings.retry_attempts, seconds=self.settings.retry_seconds):
+                with attempt:
+                    self._renew_channel()
+                    return self._attempt(messages, route, new_reader())
+        raise AssertionError("the retry loop returns or raises")
+
+    def close(self) -> None:
+        """Frees the session and the connection. Does not raise when the peer is gone: its lease frees the session."""
+        with self._lock:
+            self._drop_stream()
+            if self._session_id:
+                request = stack_pb2.CloseSessionRequest(session_id=self._session_id).SerializeToString()
+                self._tell(CONTROL, "request", "CloseSessionRequest", request, time.time_ns())
+                try:
+                    raw = self._unary(wire.CLOSE_SESSION, request, "CloseSession", _CLOSE_TIMEOUT_SECONDS)
+                    self._tell(CONTROL, "response", "CloseSessionResponse", raw, time.time_ns())
+                except UnavailableError:
+                    pass
+                finally:
+                    self._session_id = ""
+            self._watchdog.stop()
+            self._channel.close()
+
+    def _attempt(self, messages: Sequence[bytes], route: Route, reader: Reader[T]) -> T:
+        with self._watchdog.watch(self.settings.step_timeout_seconds) as watch:
+            try:
+                stream = self._stream or self._attach(watch)
+                watch.on_timeout = stream.cancel
+                self._send(stream, messages, route.hop)
+                return self._receive(stream, route.reply_hop, reader)
+            except grpc.RpcError as error:
+                self._drop_stream()
+                if watch.timed_out:
+                    raise self._timeout(route) from None
+                raise from_rpc(error, str(route)) from None
+            except BaseException:
+                self._drop_stream()
+                raise
+
+    def _attach(self, watch: Watch) -> ExchangeStream:
+        self._stream = stream = ExchangeStream(self._channel)
+        watch.on_timeout = stream.cancel
+        attach = stack_pb2.ExchangeRequest(attach=stack_pb2.Attach(session_id=self._session_id))
+        self._send(stream, [attach.SerializeToString()], CONTROL)
+        self._receive(stream, CONTROL, _read_attached)
+        return stream
+
+    def _send(self, stream: ExchangeStream, messages: Sequence[bytes], hop: channels_pb2.Hop) -> None:
+        for message in messages:
+            if self.observers:
+                self._tell(hop, "request", "ExchangeRequest", message, time.time_ns())
+            stream.send(message)
+
+    def _receive(self, stream: ExchangeStream, hop: channels_pb2.Hop, reader: Reader[T]) -> T:
+        while True:
+            raw = stream.receive()
+            if self.observers:
+                self._tell(hop, "response", "ExchangeResponse", raw, time.time_ns())
+            result = reader(_parse(stack_pb2.ExchangeResponse, raw))
+            if result is not None:
+                return result
+
+    def _unary(self, path: str, message: bytes, name: str, timeout_seconds: float) -> bytes:
+        try:
+            return bytes(self._channel.unary_unary(path)(message, timeout=timeout_seconds))
+        except grpc.RpcError as error:
+            raise from_rpc(error, name, address=self.settings.address) from None
+
+    def _tell(self, hop: channels_pb2.Hop, direction: str, kind: str, message: bytes, time_ns: int) -> None:
+        event = WireEvent(hop, direction, kind, self._session_hash, message, time_ns)
+        for observer in self.observers:
+            observer(event)
+
+    def _timeout(self, route: Route) -> UnavailableError:
+        return UnavailableError(
+            f"{route} of session {self._session_hash} had no answer "
+            f"within {self.settings.step_timeout_seconds} seconds",
+            remedy="look at the untrusted node, or raise connection.step_timeout_seconds",
+        )
+
+    def _renew_channel(self) -> None:
+        # Python gRPC clients cannot reload certificates in place, so a new channel also picks up renewed ones.
+        self._channel.close()
+        self._channel = _new_channel(self.settings)
+
+    def _drop_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+
+def check_connection(settings: ConnectionSettings) -> None:
+    """SettingsError or PkiError unless the settings name exactly one acceptable way to secure the connection."""
+    if settings.insecure_loopback:
+        if settings.tls is not None:
+            raise SettingsError(
+                "connection.insecure_loopback and connection.tls are both set", remedy="remove one of them"
+            )
+        check_insecure_address(settings.address)
+    elif settings.tls is None:
+        raise SettingsError(
+            "connection.tls is not set",
+            remedy="give tls.ca, tls.certificate and tls.key (`splitwire pki init` makes them); "
+            "insecure_loopback is for an address on this machine",
+        )
+
+
+def _new_channel(settings: ConnectionSettings) -> grpc.Channel:
+    options: list[tuple[str, int | str]] = [
+        ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", wire.KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", wire.KEEPALIVE_TIMEOUT_MS),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # Without its own pool a renewed channel would be given the old, backing-off connection of the first one.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if settings.tls is None:
+        return grpc.insecure_channel(settings.address, options)
+    if settings.server_name:
+        options.append(("grpc.ssl_target_name_override", settings.server_name))
+    return grpc.secure_channel(settings.address, channel_credentials(settings.tls), options)
+
+
+def _retries(*, attempts: int | None, seconds: float) -> Iterable[stamina.Attempt]:
+    return stamina.retry_context(
+        on=ConnectionLostError, attempts=attempts, timeout=seconds, wait_initial=0.1, wait_max=2.0, wait_jitter=0.2
+    )
+
+
+M = TypeVar("M", stack_pb2.ExchangeResponse, stack_pb2.OpenSessionResponse)
+
+
+def _parse(kind: type[M], raw: bytes) -> M:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        raise FrameError(
+            f"the peer's {kind.__name__} of {len(raw)} bytes does not parse", remedy="check what runs at the address"
+        ) from None
+
+
+def _read_attached(response: stack_pb2.ExchangeResponse) -> stack_pb2.Attached:
+    if response.WhichOneof("payload") != "attached":
+        raise FrameError("the peer did not answer Attach with Attached", remedy="check what runs at the address")
+    return response.attached
