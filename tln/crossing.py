@@ -1,0 +1,312 @@
+"""The one module through which everything crosses to the untrusted node.
+
+    returned = crossing.cross(rows, context)      FORWARD out, RETURN in; a differentiable torch operation
+    returned.sum().backward()                     BACKWARD out (after the gradient policy), INPUT_GRADIENT in
+
+What leaves: the rows given to `cross`, the gradient as the policy releases it, and the header fields of StepContext
+that tln/context.py names. Nothing else of the context is read here.
+
+Refused: sending a gradient without a policy; anything of the peer's that has another step, hop, dtype or shape than
+asked for, or NaN or Inf; using the graph of a step twice (the peer keeps it once).
+
+Invariants: FORWARD frames and control messages take steps of one strictly increasing counter, in the order in which
+they are sent. Reserve a step, use it, then reserve the next. What garbage collection frees (caches, graphs) is only
+noted where that happens, and told to the peer when the next step is reserved. One thread at a time.
+
+Legend: B sequences or frames, T rows or positions, D width.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from splitwire.errors import FrameError, LimitError, SettingsError, StateError, UnavailableError
+from splitwire.frames import FrameAssembler, FrameLimits, TensorFrame, encode_frame, payload_bytes, wire_dtype
+from splitwire.v1 import channels_pb2, stack_pb2
+from splitwire.wire import CHUNK_BYTES
+from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
+from tln.transport import Reader, Route, Transport
+
+_MODES: dict[ComputeMode, stack_pb2.ComputeMode] = {
+    "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
+    "train": stack_pb2.COMPUTE_MODE_TRAIN,
+    "cached": stack_pb2.COMPUTE_MODE_CACHED,
+}
+_SIDES: dict[PaddingSide, stack_pb2.PaddingSide] = {
+    "left": stack_pb2.PADDING_SIDE_LEFT,
+    "right": stack_pb2.PADDING_SIDE_RIGHT,
+    "": stack_pb2.PADDING_SIDE_UNSPECIFIED,
+}
+
+GradientPolicy = Callable[[torch.Tensor, StepContext], torch.Tensor]
+"""Turns the gradient with respect to the returned rows [B, T, D] into what may cross, of the same shape."""
+
+
+class ForwardListener(Protocol):
+    """Is told of each FORWARD frame before it is sent. Trusted node only: it sees the truth about the rows."""
+
+    def __call__(self, context: StepContext, truth: RowTruth | None, messages: Sequence[bytes], /) -> None:
+        """`messages` are the bytes that will cross."""
+
+
+class Crossing:
+    """A session's tensors and control messages. Made by tln.session.open_crossing once the session is granted."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        request_dtype: str = "fp32",
+        response_dtype: str = "fp32",
+        policy: GradientPolicy | None = None,
+        max_frame_bytes: int = FrameLimits.max_frame_bytes,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.transport = transport
+        self.policy = policy
+        self.forward_listeners: list[ForwardListener] = []
+        self._request_dtype = wire_dtype(request_dtype)
+        self._response_dtype = wire_dtype(response_dtype)
+        self._max_frame_bytes = max_frame_bytes
+        self._chunk_bytes = chunk_bytes
+        self._last_step = 0
+        self._last_cache_id = 0
+        self._deferred: deque[stack_pb2.Control] = deque()
+
+    @property
+    def session_hash(self) -> str:
+        """The hash by which logs, bundles and truth name the session."""
+        return self.transport.session_hash
+
+    def reserve_step(self) -> int:
+        """The next step number. Tells the peer first what it may free."""
+        self.flush()
+        return self._next_step()
+
+    def cross(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None = None) -> torch.Tensor:
+        """What the peer makes of rows [B, T, D]: same shape, dtype and device. Differentiable in mode "train".
+
+        `truth` says what each row really is; it goes to the forward listeners and nowhere else.
+        """
+        if not torch.is_grad_enabled() or (context.mode != "train" and not rows.requires_grad):
+            return self._forward(rows, context, truth)
+        if not rows.requires_grad:
+            # The peer waits for BACKWARD even when nothing before the crossing is trained.
+            rows = rows.detach().requires_grad_()
+        returned: torch.Tensor = _Cross.apply(rows, self, context, truth)  # type: ignore[no-untyped-call]
+        return returned
+
+    def optimizer_step(
+        self, learning_rate: float, gradient_scale: float = 1.0, max_gradient_norm: float = 0.0
+    ) -> float:
+        """Has the peer apply its gradients; returns their squared norm before scaling. 0 for no clipping."""
+        action = stack_pb2.OptimizerStep(
+            learning_rate=learning_rate, gradient_scale=gradient_scale, max_gradient_norm=max_gradient_norm
+        )
+        return _squared_norm(self._send_control(optimizer_step=action))
+
+    def zero_grad(self) -> None:
+        """Has the peer drop its gradients."""
+        self._send_control(zero_grad=stack_pb2.ZeroGrad())
+
+    def squared_gradient_norm(self) -> float:
+        """Squared L2 norm of the peer's accumulated gradients, as the peer says."""
+        return _squared_norm(self._send_control(gradient_norm=stack_pb2.GradientNorm()))
+
+    def checkpoint(self, label: str) -> str:
+        """Has the peer save what the session trained; returns the SHA-256 it names."""
+        return str(self._send_control(checkpoint=stack_pb2.Checkpoint(label=label)).checkpoint_digest)
+
+    def new_cache_id(self) -> int:
+        """A number that no cache of this session had."""
+        self._last_cache_id += 1
+        return self._last_cache_id
+
+    def cache_reorder(self, cache_id: int, indices: Sequence[int]) -> None:
+        """New sequence i of the cache is old sequence indices[i]; indices may repeat and leave out."""
+        self._send_control(cache_reorder=stack_pb2.CacheReorder(cache_id=cache_id, indices=indices))
+
+    def cache_crop(self, cache_id: int, num_positions: int) -> None:
+        """Rolls the cache back to its first `num_positions` positions."""
+        self._send_control(cache_crop=stack_pb2.CacheCrop(cache_id=cache_id, num_positions=num_positions))
+
+    def cache_release(self, cache_id: int) -> None:
+        """Frees the cache now."""
+        self._send_control(cache_release=stack_pb2.CacheRelease(cache_id=cache_id))
+
+    def release_later(self, cache_id: int) -> None:
+        """Frees the cache when the next step is reserved. Sends nothing: safe in a finalizer."""
+        self._deferred.append(stack_pb2.Control(cache_release=stack_pb2.CacheRelease(cache_id=cache_id)))
+
+    def discard_later(self, step: int) -> None:
+        """Has the peer drop the graph of a TRAIN step when the next step is reserved. Safe in a finalizer."""
+        self._deferred.append(stack_pb2.Control(discard_step=stack_pb2.DiscardStep(train_step=step)))
+
+    def flush(self) -> None:
+        """Tells the peer what it may free, without waiting for the next step."""
+        while self._deferred:
+            control = self._deferred.popleft()
+            try:
+                self._control(control)
+            except UnavailableError:
+                self._deferred.appendleft(control)
+                raise
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._deferred.clear()
+        self.transport.close()
+
+    def _forward(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+        header = stack_pb2.FrameHeader(
+            hop=channels_pb2.HOP_FORWARD,
+            step=context.step,
+            dtype=self._request_dtype,
+            compute_mode=_MODES[context.mode],
+            cache_id=context.cache_id,
+            row_lengths=context.row_lengths,
+            padding_side=_SIDES[context.padding_side],
+        )
+        messages = self._encode(header, rows)
+        for listener in self.forward_listeners:
+            listener(context, truth, messages)
+        return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows)
+
+    def _backward(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+        if self.policy is None:
+            raise SettingsError(
+                "a gradient is due and no gradient policy is set", remedy="choose a policy in the [gradient] section"
+            )
+        released = self.policy(gradient, context)
+        if released.shape != gradient.shape:
+            raise SettingsError(
+                f"the gradient policy turned shape {list(gradient.shape)} into {list(released.shape)}",
+                remedy="use a policy that keeps the shape",
+            )
+        header = stack_pb2.FrameHeader(hop=channels_pb2.HOP_BACKWARD, step=context.step, dtype=self._request_dtype)
+        messages = self._encode(header, released)
+        return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_INPUT_GRADIENT), gradient)
+
+    def _encode(self, header: stack_pb2.FrameHeader, rows: torch.Tensor) -> list[bytes]:
+        needed = payload_bytes(header.dtype, rows.shape)
+        if needed > self._max_frame_bytes:
+            raise LimitError(
+                f"a frame of {needed} bytes exceeds the peer's limit of {self._max_frame_bytes}",
+                remedy="use smaller batches or shorter sequences, or have the peer raise limits.max_frame_bytes",
+            )
+        return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes))
+
+    def _exchange(self, messages: Sequence[bytes], route: Route, like: torch.Tensor) -> torch.Tensor:
+        frame = self.transport.exchange(messages, route, lambda: _frame_reader(route, self._response_dtype, like.shape))
+        return frame.tensor.to(like.device, like.dtype)
+
+    def _send_control(self, **action: Any) -> stack_pb2.ControlResult:
+        self.flush()
+        return self._control(stack_pb2.Control(**action))
+
+    def _control(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
+        control.step = self._next_step()
+        message = stack_pb2.ExchangeRequest(control=control).SerializeToString()
+        route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
+        return self.transport.exchange([message], route, lambda: _control_reader(route))
+
+    def _next_step(self) -> int:
+        self._last_step += 1
+        return self._last_step
+
+
+class _Cross(torch.autograd.Function):
+    """The crossing as an operation of autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, crossing: Crossing, context: StepContext, truth: RowTruth | None
+    ) -> torch.Tensor:
+        returned = crossing._forward(rows, context, truth)  # noqa: SLF001 - the two are one thing
+        ctx.crossing, ctx.context = crossing, context
+        ctx.graph = _RemoteGraph(crossing, context) if context.mode == "train" else None
+        return returned
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        if ctx.graph is None:
+            raise StateError(
+                f"step {ctx.context.step} was not sent for training and has no gradient",
+                remedy="open a training session, and train without a cache",
+            )
+        ctx.graph.take()
+        return ctx.crossing._backward(gradient, ctx.context), None, None, None  # noqa: SLF001 - as above
+
+
+class _RemoteGraph:
+    """The graph that the peer keeps for one TRAIN step: used once, or discarded when autograd lets go of it."""
+
+    def __init__(self, crossing: Crossing, context: StepContext) -> None:
+        self._step = context.step
+        self._discard = weakref.finalize(self, crossing.discard_later, context.step)
+        self._discard.atexit = False
+
+    def take(self) -> None:
+        if self._discard.detach() is None:
+            raise StateError(
+                f"the graph of step {self._step} was used before; the peer keeps it once",
+                remedy="call backward once a step, without retain_graph",
+            )
+
+
+def _frame_reader(route: Route, dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> Reader[TensorFrame]:
+    limits = FrameLimits(payload_bytes(dtype, shape), math.prod(shape[:-1]), shape[-1])
+    assembler = FrameAssembler(limits)
+
+    def read(response: stack_pb2.ExchangeResponse) -> TensorFrame | None:
+        if response.WhichOneof("payload") != "frame":
+            raise _unexpected(route, response)
+        if response.frame.HasField("header"):
+            _check_reply(response.frame.header, route, dtype, shape)
+        return assembler.feed(response.frame)
+
+    return read
+
+
+def _control_reader(route: Route) -> Reader[stack_pb2.ControlResult]:
+    def read(response: stack_pb2.ExchangeResponse) -> stack_pb2.ControlResult:
+        result = response.control_result
+        if response.WhichOneof("payload") != "control_result" or result.step != route.step:
+            raise _unexpected(route, response)
+        return result
+
+    return read
+
+
+def _check_reply(header: stack_pb2.FrameHeader, route: Route, dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> None:
+    asked = (route.reply_hop, route.step, dtype, list(shape))
+    got = (header.hop, header.step, header.dtype, list(header.shape))
+    if got != asked:
+        raise FrameError(
+            f"the peer answered {route} with (hop, step, dtype, shape) {got} where {asked} was due",
+            remedy="check that both sides run the same version; the peer's answer is not used",
+        )
+
+
+def _unexpected(route: Route, response: stack_pb2.ExchangeResponse) -> FrameError:
+    return FrameError(
+        f"the peer answered {route} with {response.WhichOneof('payload') or 'an empty message'}",
+        remedy="check that both sides run the same version; the peer's answer is not used",
+    )
+
+
+def _squared_norm(result: stack_pb2.ControlResult) -> float:
+    value = float(result.squared_gradient_norm)
+    if not math.isfinite(value) or value < 0:
+        raise FrameError(
+            f"the peer's squared gradient norm of step {result.step} is not a finite number of at least 0",
+            remedy="lower the learning rate, or look at the untrusted node",
+        )
+    return value
