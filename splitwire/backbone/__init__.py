@@ -1,0 +1,75 @@
+"""Loading a causal language model and cutting it into head | middle | tail.
+
+Importing this package is cheap: torch and transformers load with the first name that needs them, so settings and command
+lines can use `ModelSettings` without the wait.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from splitwire.backbone.settings import EMBEDDED_MODEL, ModelSettings, default_cache_folder
+
+if TYPE_CHECKING:
+    from splitwire.backbone.embedded import fetch_embedded
+    from splitwire.backbone.families import FAMILIES
+    from splitwire.backbone.fingerprint import fingerprint, identity
+    from splitwire.backbone.loading import (
+        load_config,
+        load_generation_config,
+        load_head,
+        load_head_and_tail,
+        load_middle,
+        load_tail,
+        load_tokenizer,
+        load_whole,
+    )
+    from splitwire.backbone.parts import BackbonePart, HeadModel, MiddleModel, TailModel
+
+_HOMES = {
+    "fetch_embedded": "embedded",
+    "FAMILIES": "families",
+    "fingerprint": "fingerprint",
+    "identity": "fingerprint",
+    "load_config": "loading",
+    "load_generation_config": "loading",
+    "load_head": "loading",
+    "load_head_and_tail": "loading",
+    "load_middle": "loading",
+    "load_tail": "loading",
+    "load_tokenizer": "loading",
+    "load_whole": "loading",
+    "BackbonePart": "parts",
+    "HeadModel": "parts",
+    "MiddleModel": "parts",
+    "TailModel": "parts",
+}
+
+__all__ = [
+    "EMBEDDED_MODEL",
+    "FAMILIES",
+    "BackbonePart",
+    "HeadModel",
+    "MiddleModel",
+    "ModelSettings",
+    "TailModel",
+    "default_cache_folder",
+    "fetch_embedded",
+    "fingerprint",
+    "identity",
+    "load_config",
+    "load_generation_config",
+    "load_head",
+    "load_head_and_tail",
+    "load_middle",
+    "load_tail",
+    "load_tokenizer",
+    "load_whole",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
