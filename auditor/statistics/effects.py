@@ -1,0 +1,75 @@
+"""The paired effect of an arm over the constant guesser, in percentage points.
+
+Per frame f: 100 (correct_arm - correct_const) / scoreable rows of f; the effect is the mean over frames with a
+scoreable row. The constant guesses the most frequent token among the scoreable evaluation rows, so the base rate of a
+document cancels. A row is scoreable when its token occurs in the training part.
+
+The mean over frames is written as a ratio of sums where every row weighs 1 / (scoreable rows of its frame); so rows of
+one frame may belong to several clusters (a decoy belongs to the document it came from).
+
+Arms whose modal prediction covers more than 99 % of the rows are degenerate: they guess, and are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.statistics.bootstrap import Bounds, studentised
+from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, cluster_sums
+
+DEGENERATE_RATIO = 0.99
+
+
+@dataclass(frozen=True)
+class PairedEffect:
+    """Effect of each arm [K] and its clustered bounds; everything in percentage points."""
+
+    bounds: Bounds
+    num_rows: int
+    num_frames: int
+
+
+def most_frequent(tokens: IntArray) -> int:
+    """The most frequent token; the smallest of several."""
+    values, counts = np.unique(tokens, return_counts=True)
+    return int(values[counts.argmax()])
+
+
+def is_degenerate(predictions: IntArray) -> bool:
+    """Whether one prediction covers more than 99 % of the rows."""
+    return bool(len(predictions)) and int(np.unique(predictions, return_counts=True)[1].max()) > DEGENERATE_RATIO * len(
+        predictions
+    )
+
+
+def rare_rows(tokens: IntArray) -> NDArray[np.bool_]:
+    """Rows whose token's count is at most the median of the counts over distinct tokens."""
+    _, index, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    return np.asarray(counts[index.reshape(-1)] <= np.median(counts))
+
+
+def paired_differences(predictions: IntArray, tokens: IntArray, constant: int) -> FloatArray:
+    """+1 where only the arm is right, -1 where only the constant is, else 0 [rows]."""
+    return np.asarray((predictions == tokens).astype(np.float64) - (tokens == constant))
+
+
+def paired_effect(
+    differences_KR: FloatArray,
+    frames: IntArray,
+    clusters: IntArray,
+    *,
+    alpha: float,
+    repetitions: int,
+    generator: np.random.Generator,
+) -> PairedEffect:
+    """Mean over frames of the paired difference of each arm, with simultaneous clustered bounds."""
+    frame_index, num_frames = cluster_index(frames)
+    weights = 1.0 / np.bincount(frame_index)[frame_index]
+    index, num_clusters = cluster_index(clusters)
+    numerators_KC = np.stack([100 * cluster_sums(row * weights, index, num_clusters) for row in differences_KR])
+    denominators_KC = np.tile(cluster_sums(weights, index, num_clusters), (len(differences_KR), 1))
+    bounds = studentised(numerators_KC, denominators_KC, alpha=alpha, repetitions=repetitions, generator=generator)
+    return PairedEffect(bounds, len(frames), num_frames)

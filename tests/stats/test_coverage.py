@@ -1,0 +1,144 @@
+"""Monte-Carlo checks of the audit's statistics. Every test states its repetitions and its error budget.
+
+With R repetitions a rate p is read with standard error sqrt(p (1 - p) / R); budgets are about three of those, so that a
+right statistic fails by chance less than once in some hundred runs, and seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from auditor.statistics import auc, binomial, bootstrap, clusters, effects, gate
+
+pytestmark = pytest.mark.stats
+
+ALPHA = 0.05
+
+
+def beta_binomial(generator: np.random.Generator, rate: float, icc: float, num_clusters: int, size: int) -> np.ndarray:
+    """Hits [C, size] whose rate varies over clusters with the given intraclass correlation."""
+    total = 1 / icc - 1
+    rates = generator.beta(rate * total, (1 - rate) * total, num_clusters)
+    return generator.random((num_clusters, size)) < rates[:, None]
+
+
+def upper_bound(hits: np.ndarray, generator: np.random.Generator, repetitions: int = 400) -> float:
+    numerators = hits.sum(1, dtype=float)[None]
+    found = bootstrap.studentised(
+        numerators, np.full_like(numerators, hits.shape[1]), alpha=ALPHA, repetitions=repetitions, generator=generator
+    )
+    return found.max_upper if found.max_upper is not None else np.inf
+
+
+@pytest.mark.parametrize("icc", [0.02, 0.1, 0.3])
+def test_the_plain_gate_passes_leaky_systems_and_the_corrected_one_does_not(icc: float) -> None:
+    """600 systems whose true rate is exactly at the ceiling, 32 documents of 32 tokens: nominal false passes 5 %.
+
+    The published gate passes 9-10 %, about 21 % and 30-33 %; with design effect and cluster bootstrap both required
+    at most 5 % + 3 standard errors (.9 % each).
+    """
+    generator, repetitions, base = np.random.default_rng(11), 600, 0.05
+    plain = corrected = 0
+    for _ in range(repetitions):
+        hits = beta_binomial(generator, base + 0.01, icc, 32, 32)
+        counts = gate.GateCounts("x", (int(hits.sum()),), hits.size, round(base * hits.size))
+        wide = clusters.correlation(hits.reshape(-1).astype(float), np.repeat(np.arange(32), 32)).design_effect
+        base_pp = 100 * counts.baseline_correct / counts.total_rows
+        passes_plain = gate.gate(counts, ceiling_pp=6.0 - base_pp).breaks_gate is False
+        passes_wide = gate.gate(counts, ceiling_pp=6.0 - base_pp, design_effects=[wide]).breaks_gate is False
+        plain += passes_plain
+        corrected += passes_wide and 100 * upper_bound(hits, generator) <= 6.0
+    assert plain / repetitions > {0.02: 0.06, 0.1: 0.15, 0.3: 0.24}[icc]
+    assert corrected / repetitions <= 0.05 + 3 * 0.009
+
+
+def test_the_studentised_bound_covers_and_the_percentile_bounds_do_not() -> None:
+    """1,500 draws of 20 clusters of 10 correlated values, two-sided 95 %: budget +- .02 where studentised."""
+    generator, repetitions = np.random.default_rng(3), 1500
+    studentised = percentile = rows = 0
+    for _ in range(repetitions):
+        values = generator.normal(size=(20, 1)) + generator.normal(size=(20, 10))
+        sums, sizes = values.sum(1), np.full(20, 10.0)
+        found = bootstrap.studentised(sums[None], sizes[None], alpha=0.025, repetitions=300, generator=generator)
+        assert found.lower is not None
+        assert found.upper is not None
+        studentised += found.lower[0] <= 0 <= found.upper[0]
+        low, high = bootstrap.percentile(sums, sizes, alpha=0.025, repetitions=300, generator=generator)
+        percentile += low <= 0 <= high
+        flat = values.reshape(-1)
+        error = flat.std(ddof=1) / np.sqrt(flat.size)
+        rows += abs(flat.mean()) <= 1.96 * error
+    assert studentised / repetitions == pytest.approx(0.95, abs=0.02)
+    assert percentile / repetitions < 0.945
+    assert rows / repetitions < 0.70
+
+
+def test_the_largest_of_nine_arms_is_covered_by_the_max_statistic() -> None:
+    """400 sets of nine arms at the ceiling: all true values lie under their bounds at .95, budget +- .035.
+
+    Nine separate bounds, of which the smallest is taken, would be wrong far more often.
+    """
+    generator, repetitions = np.random.default_rng(8), 400
+    simultaneous = separate = 0
+    for _ in range(repetitions):
+        numerators = generator.normal(size=(9, 60)) + 0.7 * generator.normal(size=(1, 60)) + 1.0
+        found = bootstrap.studentised(numerators, np.ones((9, 60)), alpha=ALPHA, repetitions=400, generator=generator)
+        assert found.upper is not None
+        simultaneous += bool((found.upper >= 1.0).all())
+        separate += bool((found.estimate + 1.645 * found.standard_error >= 1.0).all())
+    assert simultaneous / repetitions == pytest.approx(0.95, abs=0.035)
+    assert separate / repetitions < 0.90
+
+
+def test_the_clustered_auc_bound_covers() -> None:
+    """600 draws of 30 documents of 40 rows whose scores drift by document: one-sided 95 % bounds, budget +- .03."""
+    generator, repetitions, truth = np.random.default_rng(21), 600, stats.norm.cdf(0.2 / np.sqrt(2 * (1 + 0.25)))
+    under = over = 0
+    for _ in range(repetitions):
+        positive = np.tile(np.arange(40) < 16, 30)
+        drift = np.repeat(generator.normal(scale=0.5, size=30), 40)
+        scores = generator.normal(size=1200) + 0.2 * positive + drift
+        found = auc.clustered_auc(
+            scores, positive, np.repeat(np.arange(30), 40), alpha=ALPHA, repetitions=300, generator=generator
+        )
+        assert found.upper_ratio is not None
+        assert found.lower_ratio is not None
+        under += found.upper_ratio >= truth
+        over += found.lower_ratio <= truth
+    assert under / repetitions == pytest.approx(0.95, abs=0.03)
+    assert over / repetitions == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_false_positive_of_the_paired_effect_is_as_rare_as_stated() -> None:
+    """500 arms that guess among the frequent tokens, 30 documents: 'detected' at most 5 % + 3 standard errors (1 %)."""
+    generator, repetitions = np.random.default_rng(13), 500
+    detected = 0
+    for _ in range(repetitions):
+        rates = generator.dirichlet(np.full(6, 4.0), size=30)
+        tokens = np.concatenate([generator.choice(6, size=40, p=rate) for rate in rates])
+        constant = effects.most_frequent(tokens)
+        guesses = np.where(generator.random(tokens.size) < 0.5, constant, generator.integers(0, 6, tokens.size))
+        found = effects.paired_effect(
+            effects.paired_differences(guesses, tokens, constant)[None],
+            np.arange(tokens.size) // 20,
+            np.repeat(np.arange(30), 40),
+            alpha=ALPHA,
+            repetitions=300,
+            generator=generator,
+        )
+        detected += found.bounds.max_lower is not None and found.bounds.max_lower > 0
+    assert detected / repetitions <= 0.05 + 3 * 0.01
+
+
+def test_exact_bounds_do_not_alarm_where_wilson_lower_bounds_do() -> None:
+    """Chance .001, 100 rows, 6 tests (binomial sums, no sampling): Wilson alarms at about 45 %, exact under 5 %."""
+    z = binomial.bonferroni_z(ALPHA, 6)
+    alarm_wilson = alarm_exact = 0.0
+    for hits in range(101):
+        probability = stats.binom.pmf(hits, 100, 0.001)
+        alarm_wilson += probability * (binomial.wilson_lower(hits, 100, z) > 0.001)
+        alarm_exact += probability * (binomial.clopper_pearson(hits, 100, ALPHA / 6)[0] > 0.001)
+    assert 1 - (1 - alarm_wilson) ** 6 == pytest.approx(0.45, abs=0.02)
+    assert 1 - (1 - alarm_exact) ** 6 <= 0.05
