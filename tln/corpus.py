@@ -1,0 +1,188 @@
+"""Private and public text: documents, blocks of tokens, and who is held out.
+
+A text is a folder of .txt files (one document each), one .txt file (one document), or a .jsonl file of objects with
+`id` and `text`. Blocks are block_tokens inputs with their next tokens as labels; a block never spans documents, and
+the remainder of a document that fills no block is left out and counted. Which documents are held out as non-members
+is random, by document, from the run key, so that membership is randomised.
+
+Refused: an empty text, a duplicate id, a document set too small to hold any out. Error texts name files, lines and
+counts, never text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from splitwire.errors import SettingsError
+from tln.keys import KeyStream
+
+Encode = Callable[[str], Sequence[int]]
+
+_MIN_DOCUMENTS = 2
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """`path` is the private text, `public_path` text that anyone may know, for calibration only. 0 means no limit.
+
+    `holdout_ratio` of the documents never take part in training.
+    """
+
+    path: str = ""
+    public_path: str = ""
+    block_tokens: int = 32
+    holdout_ratio: float = 0.2
+    max_documents: int = 0
+    max_blocks_per_document: int = 0
+    public_blocks: int = 16
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document. The text stays on the trusted node."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Token blocks: `tokens` and `labels` int64 [N, T]; `documents` int64 [N] indexes `ids`. `num_left_out` tokens."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    documents: torch.Tensor
+    ids: tuple[str, ...]
+    num_left_out: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which documents train: `is_member` bool [documents].
+
+    `train` and `held_out` are the block numbers of each side.
+    """
+
+    is_member: torch.Tensor
+    train: torch.Tensor
+    held_out: torch.Tensor
+
+
+def check_corpus(settings: CorpusSettings) -> None:
+    """SettingsError for a missing path and numbers out of range."""
+    if not settings.path:
+        raise SettingsError("corpus.path is empty", remedy="name a folder of .txt files, a .txt file or a .jsonl file")
+    if settings.block_tokens < 2:
+        raise SettingsError(f"corpus.block_tokens is {settings.block_tokens}", remedy="use at least 2, such as 32")
+    if not 0.0 < settings.holdout_ratio < 1.0:
+        raise SettingsError(
+            f"corpus.holdout_ratio is {settings.holdout_ratio}", remedy="use a fraction between 0 and 1, such as 0.2"
+        )
+    for name in ("max_documents", "max_blocks_per_document", "public_blocks"):
+        if getattr(settings, name) < 0:
+            raise SettingsError(f"corpus.{name} is {getattr(settings, name)}", remedy="use 0 (no limit) or a count")
+
+
+def read_documents(path: Path, max_documents: int = 0) -> list[Document]:
+    """The documents of a folder, a .txt or a .jsonl file, in a fixed order, at most `max_documents` (0: all)."""
+    documents = []
+    seen: set[str] = set()
+    for document in _documents(path):
+        if document.id in seen:
+            raise SettingsError(f"{path}: two documents have the same id", remedy="give every document its own id")
+        seen.add(document.id)
+        documents.append(document)
+        if len(documents) == max_documents:
+            break
+    if not documents:
+        raise SettingsError(f"{path} holds no document", remedy="name a folder of .txt files, a .txt or a .jsonl file")
+    return documents
+
+
+def make_blocks(documents: Sequence[Document], encode: Encode, settings: CorpusSettings) -> Blocks:
+    """Blocks of every document. SettingsError when no document is long enough for one."""
+    size = settings.block_tokens + 1
+    pieces: list[torch.Tensor] = []
+    owners: list[int] = []
+    num_left_out = 0
+    for index, document in enumerate(documents):
+        tokens = torch.tensor(list(encode(document.text)), dtype=torch.int64)
+        count = len(tokens) // size
+        kept = min(count, settings.max_blocks_per_document or count)
+        num_left_out += len(tokens) - kept * size
+        pieces.append(tokens[: kept * size].view(kept, size))
+        owners.extend([index] * kept)
+    if not owners:
+        raise SettingsError(
+            f"no document has {size} tokens for one block", remedy="lower corpus.block_tokens or use longer documents"
+        )
+    blocks = torch.cat(pieces)
+    ids = tuple(document.id for document in documents)
+    return Blocks(blocks[:, :-1].clone(), blocks[:, 1:].clone(), torch.tensor(owners), ids, num_left_out)
+
+
+def split_members(blocks: Blocks, holdout_ratio: float, stream: KeyStream) -> Membership:
+    """Holds out a random share of the documents that have blocks; at least one document on each side."""
+    present = torch.unique(blocks.documents)
+    if len(present) < _MIN_DOCUMENTS:
+        raise SettingsError(
+            f"{len(present)} document is too few to hold any out by document",
+            remedy="use a folder or a .jsonl file with several documents",
+        )
+    num_held_out = min(max(1, round(holdout_ratio * len(present))), len(present) - 1)
+    order = torch.from_numpy(stream.permutations(1, len(present))[0])
+    is_member = torch.ones(len(blocks.ids), dtype=torch.bool)
+    is_member[present[order[:num_held_out]]] = False
+    members = is_member[blocks.documents]
+    return Membership(is_member, members.nonzero().flatten(), (~members).nonzero().flatten())
+
+
+def blocks_digest(blocks: Blocks) -> str:
+    """SHA-256 hex over token blocks, their documents and ids. TLN only: a digest of a short text can be guessed."""
+    digest = hashlib.sha256()
+    for tensor in (blocks.tokens, blocks.labels, blocks.documents):
+        digest.update(repr(tuple(tensor.shape)).encode("ascii"))
+        digest.update(tensor.contiguous().numpy().tobytes())
+    digest.update(json.dumps(blocks.ids).encode("utf-8"))
+    return digest.hexdigest()
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    if path.is_dir():
+        for file in sorted(path.glob("**/*.txt")):
+            yield Document(file.relative_to(path).with_suffix("").as_posix(), _read(file))
+    elif path.suffix == ".jsonl":
+        yield from _jsonl(path)
+    else:
+        yield Document(path.stem, _read(path))
+
+
+def _jsonl(path: Path) -> Iterator[Document]:
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            raise SettingsError(f"{path} line {number} is not JSON", remedy="write one JSON object a line") from None
+        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry.get("id"):
+            raise SettingsError(f"{path} line {number} has no id and text", remedy='write {"id": "...", "text": "..."}')
+        yield Document(str(entry["id"]), entry["text"])
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"text {file} cannot be read: {error.strerror}", remedy="check corpus paths") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"text {file} is not UTF-8", remedy="convert it to UTF-8") from None

@@ -1,0 +1,168 @@
+"""The run key and every random number of the defence that is derived from it.
+
+A run key is 256 bits from the operating system. A stream key is HMAC-SHA-256 of the run key over (scope, step,
+purpose); the stream itself is ChaCha20 in counter mode under that key. So the streams are one-way functions of the
+run key, no two of them overlap, and a step protected again after a crash gives the same bytes. ChaCha20 instead of
+one hash a block of eight bytes, because a frame takes millions of uniforms and hashing them one by one costs five
+times as much.
+
+Invariants: uniforms are in (0, 1) with 53 bits; Gaussians are Box-Muller in float64; permutations are Fisher-Yates;
+rotations are Haar (QR with the diagonal of R made positive). Everything is vectorised over frames.
+
+Caveat: log, sin and QR may differ in the last bit between builds and thread counts, so replay is bit-identical only
+on the same build. Rounding Gaussians to float32 also leaves gaps that an ideal Gaussian does not have.
+
+The run key never crosses. It is written sealed to the auditor's public key only.
+
+Shapes: N frames, R rows, D width.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import os
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from splitwire.errors import SettingsError
+
+KEY_BYTES = 32
+
+_DOMAIN = b"splitwire/run-key/v1"
+_NONCE = bytes(16)
+_MANTISSA_SHIFT = 11
+_MANTISSA_UNIT = 2.0**-53
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+class RunKey:
+    """The secret of one run. `repr` never shows it."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise SettingsError(f"a run key has {KEY_BYTES} bytes, got {len(secret)}", remedy="use an unsealed run key")
+        self._secret = secret
+
+    @classmethod
+    def generate(cls) -> RunKey:
+        """A fresh key from the operating system."""
+        return cls(os.urandom(KEY_BYTES))
+
+    def reveal(self) -> bytes:
+        """The secret itself, for sealing. TLN only."""
+        return self._secret
+
+    def stream(self, scope: str, step: int, purpose: str) -> KeyStream:
+        """The stream of (scope, step, purpose); the scope is a session hash, or a name for what never crosses."""
+        encoded = scope.encode("utf-8")
+        message = _DOMAIN + struct.pack(">HQ", len(encoded), step) + encoded + purpose.encode("utf-8")
+        return KeyStream(hmac.digest(self._secret, message, "sha256"))
+
+    def __repr__(self) -> str:
+        return "RunKey(...)"
+
+
+class FrameKeys:
+    """The streams of one scope: mechanisms and the gradient policy hold one of these, shared.
+
+    `bind` names the scope, normally the session hash once the session is open. Streams asked for before are an error of
+    ours: a stream of the wrong scope would repeat noise in the next session.
+    """
+
+    def __init__(self, run_key: RunKey, scope: str = "") -> None:
+        self._run_key = run_key
+        self._scope = scope
+
+    @property
+    def scope(self) -> str:
+        """The name bound last; empty before the first."""
+        return self._scope
+
+    def bind(self, scope: str) -> None:
+        """Derives every later stream under this scope."""
+        self._scope = scope
+
+    def stream(self, step: int, purpose: str) -> KeyStream:
+        """The stream of this scope's step for one purpose. Ask once a step and purpose: asking again repeats it."""
+        if not self._scope:
+            raise RuntimeError("no session is bound to the frame keys")
+        return self._run_key.stream(self._scope, step, purpose)
+
+
+class KeyStream:
+    """One stream of random numbers. Each call takes the next ones."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor()
+
+    def uniforms(self, *shape: int) -> Floats:
+        """Uniform in (0, 1), zeros skipped."""
+        count = math.prod(shape)
+        values = self._raw_uniforms(count)
+        while values.size < count:
+            values = np.concatenate((values, self._raw_uniforms(count - values.size)))
+        return values.reshape(shape)
+
+    def _raw_uniforms(self, count: int) -> Floats:
+        words = np.frombuffer(self._encryptor.update(bytes(8 * count)), dtype="<u8")
+        values: Floats = (words >> np.uint64(_MANTISSA_SHIFT)).astype(np.float64) * _MANTISSA_UNIT
+        return values if values.all() else values[values > 0]
+
+    def normals(self, *shape: int) -> Floats:
+        """Standard Gaussian by Box-Muller: radii from the first half of the uniforms, angles from the second."""
+        count = math.prod(shape)
+        half = (count + 1) // 2
+        uniforms = self.uniforms(2, half)
+        radius = np.sqrt(-2.0 * np.log(uniforms[0]))
+        angle = (2.0 * math.pi) * uniforms[1]
+        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count].reshape(shape)
+
+    def gaussian_like(self, rows: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Gaussian of standard deviation `sigma`, in the shape, dtype and on the device of `rows`."""
+        return torch.from_numpy(self.normals(*rows.shape) * sigma).to(rows.device, rows.dtype)
+
+    def permutations(self, num: int, size: int) -> Integers:
+        """[num, size] independent uniform permutations of 0..size-1: Fisher-Yates, all frames at once."""
+        order = np.tile(np.arange(size), (num, 1))
+        uniforms = self.uniforms(num, max(size - 1, 0))
+        frames = np.arange(num)
+        for last in range(size - 1, 0, -1):
+            chosen = (uniforms[:, last - 1] * (last + 1)).astype(np.int64)
+            moved = order[frames, chosen]
+            order[frames, chosen] = order[:, last]
+            order[:, last] = moved
+        return order
+
+    def subsets(self, num: int, population: int, size: int) -> Integers:
+        """[num, size] independent uniform subsets of 0..population-1, each without repetition, in no useful order.
+
+        Floyd's algorithm (Bentley and Floyd 1987), all frames at once.
+        """
+        chosen = np.empty((num, size), dtype=np.int64)
+        uniforms = self.uniforms(num, size)
+        for index in range(size):
+            last = population - size + index
+            drawn = (uniforms[:, index] * (last + 1)).astype(np.int64)
+            taken = (chosen[:, :index] == drawn[:, None]).any(axis=1)
+            chosen[:, index] = np.where(taken, last, drawn)
+        return chosen
+
+    def rotations(self, num: int, width: int) -> torch.Tensor:
+        """[num, width, width] float64 independent Haar rotations of O(width)."""
+        orthogonal, upper = torch.linalg.qr(torch.from_numpy(self.normals(num, width, width)))
+        diagonal = torch.diagonal(upper, dim1=-2, dim2=-1)
+        signs = torch.where(diagonal < 0, -1.0, 1.0).to(diagonal.dtype)
+        rotations: torch.Tensor = orthogonal * signs.unsqueeze(-2)
+        return rotations
+
+    def generator(self) -> torch.Generator:
+        """A torch generator seeded from this stream, for initial weights and the order of batches; never for noise."""
+        seed = int.from_bytes(self._encryptor.update(bytes(8)), "little") >> 1
+        return torch.Generator().manual_seed(seed)

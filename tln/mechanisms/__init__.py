@@ -1,0 +1,16 @@
+"""The mechanisms of the private frame, one a file, and the registry that finds them by their settings name.
+
+A new mechanism is a file with a SPEC and a line in `MECHANISMS`; a settings section of its own is a field of
+FrameSettings with the mechanism's name.
+"""
+
+from __future__ import annotations
+
+from tln.mechanisms import bottleneck, clip_noise, decoys, permutation, rotation
+from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, StackName, Stage
+
+MECHANISMS: dict[str, MechanismSpec] = {
+    module.SPEC.name: module.SPEC for module in (bottleneck, clip_noise, decoys, permutation, rotation)
+}
+
+__all__ = ["MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]

@@ -1,0 +1,188 @@
+"""Decoys from the pool: extra rows in a latent frame, extra sequences in a batch of the transformer stack.
+
+Gram stack: every frame is filled up to block_tokens + count rows, so a shorter prefix gets more decoys and the row
+count of a frame tells nothing. Transformer stack: `count` whole earlier sequences join the batch, and the order of
+the sequences is drawn afresh, since the order of rows inside a sequence must stay. The restore drops the decoys, so
+with an open gradient their gradient rows are exactly zero; hiding that is the gradient policy's work.
+
+Every row also needs fresh noise (see clip_noise), so the registry refuses decoys without it, and on the gram stack
+without the permutation, since decoys at known places hide nothing. Refused while generating: decoy sequences have no
+cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from splitwire.errors import SettingsError, StateError
+from tln.context import ProtectedFrame, RowTruth, StepContext
+from tln.keys import FrameKeys
+from tln.mechanisms.base import (
+    Description,
+    Mechanism,
+    MechanismInputs,
+    MechanismSpec,
+    StackName,
+    Stage,
+    join_truth,
+    map_truth,
+)
+from tln.mechanisms.pool import DecoyPool
+
+
+@dataclass(frozen=True)
+class DecoySettings:
+    """`count` decoy rows a full frame (gram) or decoy sequences a batch (transformer).
+
+    `pool_size` rows or sequences.
+    """
+
+    count: int = 48
+    pool_size: int = 8192
+
+
+class DecoyRows(Mechanism):
+    """Decoy rows in every latent frame; no pool row twice in one frame."""
+
+    name = "decoys"
+    stage = Stage.MIX
+
+    def __init__(self, settings: DecoySettings, block_tokens: int, keys: FrameKeys) -> None:
+        super().__init__()
+        self.count = settings.count
+        self.block_tokens = block_tokens
+        self.pool = DecoyPool(settings.pool_size)
+        self._keys = keys
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the pool is full."""
+        return self.pool.is_full
+
+    def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
+        """[N, T, D] to [N, block_tokens + count, D], decoys last. Training rows then enter the pool."""
+        num, length = frame.rows.shape[:2]
+        if length > self.block_tokens:
+            raise StateError(
+                f"step {context.step}: {length} real rows do not fit a frame for {self.block_tokens}",
+                remedy="use sequences of at most corpus.block_tokens positions",
+            )
+        wanted = self.block_tokens + self.count - length
+        chosen = self._keys.stream(context.step, self.name).subsets(num, self.pool.capacity, wanted)
+        rows, truth = self.pool.take(torch.from_numpy(chosen))
+        context.stash[self.name] = length
+        if context.mode == "train":
+            self.absorb(frame)
+        return _join(frame, rows.to(frame.rows), truth, dim=1)
+
+    def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """The real rows [N, T, D]."""
+        return rows[:, : context.stash.pop(self.name)]
+
+    def absorb(self, frame: ProtectedFrame) -> None:
+        """Puts every row of the frame into the pool."""
+        self.pool.add(frame.rows.flatten(0, 1), map_truth(frame.truth, lambda values: values.flatten(0, 1)))
+
+    def describe(self) -> Description:
+        """Decoys a full frame, real rows of a full frame, pool size."""
+        return {
+            "kind": "rows",
+            "count": self.count,
+            "real_rows": self.block_tokens,
+            "pool_size": self.pool.capacity,
+        }
+
+
+class DecoySequences(Mechanism):
+    """Decoy sequences in the batch, in a fresh secret order of sequences."""
+
+    name = "decoys"
+    stage = Stage.MIX
+
+    def __init__(self, settings: DecoySettings, keys: FrameKeys) -> None:
+        super().__init__()
+        self.count = settings.count
+        self.pool = DecoyPool(settings.pool_size)
+        self._keys = keys
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the pool is full."""
+        return self.pool.is_full
+
+    def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
+        """[B, T, H] to [B + count, T, H]. Training sequences then enter the pool."""
+        if context.mode == "cached" or context.row_lengths:
+            raise StateError(
+                f"step {context.step}: decoy sequences work with full blocks, without a cache",
+                remedy="leave decoys out of frame.mechanisms for generation, or drop the padding",
+            )
+        stream = self._keys.stream(context.step, self.name)
+        chosen = torch.from_numpy(stream.subsets(1, self.pool.capacity, self.count)[0])
+        num_real = frame.rows.shape[0]
+        order = torch.from_numpy(stream.permutations(1, num_real + self.count)[0])
+        rows, truth = self.pool.take(chosen)
+        if rows.shape[1:] != frame.rows.shape[1:]:
+            raise StateError(
+                f"step {context.step}: sequences of {frame.rows.shape[1]} positions cannot hide among decoys of "
+                f"{rows.shape[1]}",
+                remedy="use sequences of one length while decoys are on",
+            )
+        context.stash[self.name] = order.argsort()[:num_real]
+        if context.mode == "train":
+            self.absorb(frame)
+        joined = _join(frame, rows.to(frame.rows), truth, dim=0)
+        return ProtectedFrame(joined.rows[order], map_truth(joined.truth, lambda values: values[order]))
+
+    def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """The real sequences [B, T, H] in their first order."""
+        return rows[context.stash.pop(self.name)]
+
+    def absorb(self, frame: ProtectedFrame) -> None:
+        """Puts every sequence of the batch into the pool."""
+        self.pool.add(frame.rows, frame.truth)
+
+    def describe(self) -> Description:
+        """Decoys a batch and pool size."""
+        return {"kind": "sequences", "count": self.count, "pool_size": self.pool.capacity}
+
+
+def _join(frame: ProtectedFrame, rows: torch.Tensor, truth: RowTruth, dim: int) -> ProtectedFrame:
+    known = None if frame.truth is None else join_truth(frame.truth, truth, dim)
+    return ProtectedFrame(torch.cat((frame.rows, rows), dim), known)
+
+
+def _check(settings: DecoySettings, stack: StackName) -> None:
+    if settings.count < 1:
+        raise SettingsError(
+            f"frame.decoys.count is {settings.count}", remedy="use at least 1, or leave decoys out of frame.mechanisms"
+        )
+    if settings.pool_size < 2 * settings.count:
+        unit = "rows" if stack == "gram" else "sequences"
+        raise SettingsError(
+            f"frame.decoys.pool_size {settings.pool_size} is too small for {settings.count} decoys",
+            remedy=f"use at least {2 * settings.count} {unit}",
+        )
+
+
+def _build(settings: DecoySettings, inputs: MechanismInputs) -> list[Mechanism]:
+    if inputs.stack == "transformer":
+        return [DecoySequences(settings, inputs.keys)]
+    frame_rows = inputs.block_tokens + settings.count
+    if settings.pool_size < frame_rows:
+        raise SettingsError(
+            f"frame.decoys.pool_size {settings.pool_size} cannot fill a frame of {frame_rows} rows",
+            remedy="use a pool of several frames, such as 8192",
+        )
+    return [DecoyRows(settings, inputs.block_tokens, inputs.keys)]
+
+
+SPEC = MechanismSpec(
+    name=DecoyRows.name,
+    build=_build,
+    check=_check,
+    needs=("clip_noise",),
+    needs_on={"gram": ("permutation",)},
+)
