@@ -1,8 +1,9 @@
 """Reads which hop a message of the exchange stream belongs to, without parsing the tensor in it.
 
 Walks protobuf fields by tag and length, so the cost does not depend on the payload. Only the first message of a frame
-names its hop; the later ones belong to the frame that is running in their direction. A message that is no valid
-protobuf is still kept, under HOP_UNSPECIFIED: the tap records what crossed, also when it breaks the contract.
+names its hop; the later ones belong to the frame that is running in their direction. What is not a message of the
+contract, or names no hop of it, is read as HOP_CONTROL, so that it is recorded too: the tap keeps what crossed, also
+when it breaks the contract.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ HEADER_FIELD = 1
 HOP_FIELD = 1
 SESSION_FIELD = 1
 
+_TENSOR_HOPS: dict[int, channels_pb2.Hop] = {
+    hop: hop
+    for hop in (
+        channels_pb2.HOP_FORWARD,
+        channels_pb2.HOP_RETURN,
+        channels_pb2.HOP_BACKWARD,
+        channels_pb2.HOP_INPUT_GRADIENT,
+    )
+}
+
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
@@ -30,36 +41,35 @@ class HopReader:
 
     session_id: str = ""
     """The session that the last Attach named; requests only."""
-    _hop: int = channels_pb2.HOP_UNSPECIFIED
+    _hop: channels_pb2.Hop = channels_pb2.HOP_CONTROL
 
-    def read(self, message: bytes) -> int:
+    def read(self, message: bytes) -> channels_pb2.Hop:
         """The hop of the next message."""
         try:
-            payload = _last_field(message, 0, len(message))
-            if payload is None:
-                return channels_pb2.HOP_UNSPECIFIED
-            field, start, end = payload
+            field, start, end = _last_submessage(message)
             if field == FRAME_FIELD:
                 return self._frame(message, start, end)
             if field == ATTACH_FIELD:
                 self.session_id = _text(message, start, end, SESSION_FIELD)
         except ValueError:
-            return channels_pb2.HOP_UNSPECIFIED
+            pass
         return channels_pb2.HOP_CONTROL
 
-    def _frame(self, message: bytes, start: int, end: int) -> int:
+    def _frame(self, message: bytes, start: int, end: int) -> channels_pb2.Hop:
         for field, wire_type, header_start, header_end in _fields(message, start, end):
             if field == HEADER_FIELD and wire_type == _LENGTH:
-                self._hop = _number(message, header_start, header_end, HOP_FIELD)
+                self._hop = _TENSOR_HOPS.get(
+                    _number(message, header_start, header_end, HOP_FIELD), channels_pb2.HOP_CONTROL
+                )
         return self._hop
 
 
-def _last_field(message: bytes, start: int, end: int) -> tuple[int, int, int] | None:
-    """Number and extent of the last submessage: of a oneof, the last one counts."""
-    last = None
-    for field, wire_type, field_start, field_end in _fields(message, start, end):
+def _last_submessage(message: bytes) -> tuple[int, int, int]:
+    """Number and extent of the last submessage, since of a oneof the last one counts; field 0 when there is none."""
+    last = 0, 0, 0
+    for field, wire_type, start, end in _fields(message, 0, len(message)):
         if wire_type == _LENGTH:
-            last = field, field_start, field_end
+            last = field, start, end
     return last
 
 

@@ -1,23 +1,21 @@
 """Turns the messages of one call into wire records.
 
 Keeps the order of each direction. The request that opens a session is held back until the answer names the session, so
-that everything of a session lies under its hash; it is one small message. Calls that carry nothing of a session (health)
-are not recorded.
+that everything of a session lies under its hash; it is one small message. Calls that carry nothing of a session, those
+of the health service, are not recorded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from auditor.tap.hops import HopReader
 from splitwire import wire
-from splitwire.bundles import WireRecord
+from splitwire.bundles import Direction, WireRecord
 from splitwire.v1 import channels_pb2, stack_pb2
-
-Direction = Literal["request", "response"]
 
 _KINDS = {
     wire.OPEN_SESSION: ("OpenSessionRequest", "OpenSessionResponse"),
@@ -62,7 +60,7 @@ class CallObserver:
             await self._release()  # a second request breaks the contract; never hold more than one
             self._held.append(seen)
             return
-        hop = int(channels_pb2.HOP_CONTROL)
+        hop = channels_pb2.HOP_CONTROL
         if self.method == wire.EXCHANGE:
             hop = self._request_hops.read(seen.message)
             self.session = _hash(self._request_hops.session_id) or self.session
@@ -73,7 +71,7 @@ class CallObserver:
     async def response(self, seen: Seen) -> None:
         """Takes the next message of the untrusted node."""
         self.num_bytes += len(seen.message)
-        hop = int(channels_pb2.HOP_CONTROL)
+        hop = channels_pb2.HOP_CONTROL
         if self.method == wire.OPEN_SESSION:
             self.session = _hash(_session_id(stack_pb2.OpenSessionResponse(), seen.message))
             await self._release()
@@ -90,7 +88,7 @@ class CallObserver:
         for seen in held:
             await self._keep("request", channels_pb2.HOP_CONTROL, seen)
 
-    async def _keep(self, direction: Direction, hop: int, seen: Seen) -> None:
+    async def _keep(self, direction: Direction, hop: channels_pb2.Hop, seen: Seen) -> None:
         kinds = _KINDS.get(self.method)
         if kinds is None:
             return

@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Recording:
-    """Feeds one recorder. `on_failure` is called once, on the event loop, when the bundle can no longer be completed."""
+    """Feeds one recorder. `on_failure` is called once, on the event loop, when the bundle cannot be completed."""
 
     def __init__(self, recorder: Recorder, metrics: TapMetrics, *, wait: bool) -> None:
         self._recorder = recorder
@@ -57,6 +57,3 @@ class Recording:
     def close(self) -> None:
         """Writes what is queued and completes the bundle; RecordingError when it cannot be completed."""
         self._recorder.close()
-        self.check()
-        if self.failure is not None:
-            raise self.failure

@@ -1,7 +1,7 @@
 """The tap's process: opens everything, serves until it is told to stop, and completes the bundle.
 
-SIGTERM or SIGINT drains: health says NOT_SERVING, running calls may end, the recorder writes what is queued, the manifest
-is written, exit 0. A second signal ends the calls at once and still completes the bundle. A recorder that fails makes the
+SIGTERM or SIGINT drains: health says NOT_SERVING, running calls may end, the recorder writes what is queued, then the
+manifest, exit 0. A second signal ends the calls at once and still completes the bundle. A recorder that fails makes the
 exit code 5, and by default stops the tap: what is not recorded cannot be audited.
 """
 

@@ -39,7 +39,7 @@ class TapSettings:
     insecure_loopback: bool = False
     """Plaintext on both sides, between loopback addresses only."""
     signing_key: Path | None = None
-    """Ed25519 key that signs the manifest. Without one the bundle is unsigned and `auditor verify --trust` refuses it."""
+    """Ed25519 key that signs the manifest. Without it the bundle is unsigned, and `auditor verify --trust` says so."""
     max_queue_bytes: Annotated[int, Field(ge=1)] = 256 << 20
     """Bytes that may wait for the disk."""
     when_full: Literal["drop", "wait"] = "drop"
