@@ -30,8 +30,9 @@ NO_DOCUMENT = -1
 class StepContext:
     """One step as the trusted node sees it. Trusted node only, except for the fields the module docstring names.
 
-    `row_lengths` is empty when every sequence fills all T positions; `padding_side` is then "".
-    `tokens` and `labels` are int64 [B, T]; `documents` is int64 [B], indices into the truth file's documents table.
+    `row_lengths` is empty when every sequence fills all T positions; `padding_side` is then "". `tokens` and
+    `labels` (the token after each position, NO_LABEL for none) are int64 [B, T]; `documents` is int64 [B], indices
+    into the truth file's documents table.
     """
 
     step: int

@@ -65,11 +65,13 @@ class Crossing:
         request_dtype: str = "fp32",
         response_dtype: str = "fp32",
         policy: GradientPolicy | None = None,
+        is_training: bool = False,
         max_frame_bytes: int = FrameLimits.max_frame_bytes,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.transport = transport
         self.policy = policy
+        self.is_training = is_training
         self.forward_listeners: list[ForwardListener] = []
         self._request_dtype = wire_dtype(request_dtype)
         self._response_dtype = wire_dtype(response_dtype)

@@ -1,0 +1,259 @@
+"""The split model as an ordinary transformers model.
+
+    head -> pipeline.protect -> crossing -> pipeline.restore -> tail -> lm_head
+
+`generate()`, `Trainer`, PEFT (on head and tail) and evaluation harnesses work on it unchanged: it is a
+PreTrainedModel with generation. With an empty pipeline it computes what the unsplit model computes.
+
+Only rows cross. Masks, positions and tokens stay: the untrusted node gets the lengths of padded rows and counts
+positions itself. So what it could not know is refused: masks with holes, positions that are not counted along the
+row, embeddings as input, and the hidden states and attentions of the delegated layers as output.
+
+Legend: B sequences, T positions, H hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from splitwire.backbone.parts import HeadModel, TailModel
+from splitwire.errors import SettingsError
+from tln.cache import SplitCache
+from tln.context import NO_LABEL, StepContext, row_lengths_of
+from tln.crossing import Crossing
+from tln.pipeline import FramePipeline
+
+_REFUSED_OUTPUTS = ("output_hidden_states", "output_attentions")
+
+
+class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """Head and tail of a causal language model around a crossing. Lives on the trusted node."""
+
+    main_input_name = "input_ids"
+    base_model_prefix = ""
+    supports_gradient_checkpointing = False  # recomputing would cross twice
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(
+        self,
+        config: Any,
+        head: HeadModel,
+        tail: TailModel,
+        crossing: Crossing,
+        *,
+        pipeline: FramePipeline | None = None,
+        generation_config: GenerationConfig | None = None,
+    ) -> None:
+        """`config` is the whole model's. The parts keep their own configs, cut to their layers."""
+        super().__init__(config)
+        self.head = head
+        self.pipeline = FramePipeline() if pipeline is None else pipeline
+        self.tail = tail
+        # Of size 0: gives optimizers and autograd something to hold when all that is trained is on the other side.
+        self.remote_anchor = nn.Parameter(torch.zeros(0))
+        self.crossing = crossing
+        if tail.lm_head.weight is head.embedding.weight:
+            self._tied_weights_keys = {"tail.lm_head.weight": f"head.body.{head.family.embedding}.weight"}
+        with no_init_weights():
+            self.post_init()  # type: ignore[no-untyped-call]
+        if generation_config is not None:
+            self.generation_config = generation_config
+
+    def new_cache(self) -> SplitCache:
+        """An empty cache for `forward(cache=...)` and `generate(cache=...)`."""
+        sliding = "sliding_attention" in (getattr(self.config, "layer_types", None) or ())
+        return SplitCache(self.head.new_cache(), self.tail.new_cache(), self.crossing, is_croppable=not sliding)
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        cache: SplitCache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        documents: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits [B, T, V] of token ids [B, T]; with labels [B, T] (as transformers has them) also the loss.
+
+        `documents` [B] are indices into the truth file's documents table. A cache means evaluation: nothing is trained
+        through it.
+        """
+        if input_ids is None:
+            raise SettingsError("input_ids is missing", remedy="pass token ids; embeddings as input cannot be split")
+        _refuse_outputs(kwargs)
+        if cache is None and use_cache:
+            cache = self.new_cache()
+        context = self._context(input_ids, attention_mask, position_ids, cache, labels, documents)
+        normed = self._through(input_ids, attention_mask, position_ids, cache, context)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.tail.logits(normed[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers. What the call leaves unused on the other side is freed before it returns."""
+        output = super().generate(*args, **kwargs)
+        self.crossing.flush()
+        return output
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding, which is here."""
+        return self.head.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the token embedding."""
+        setattr(self.head.body, self.head.family.embedding, value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """lm_head, which is here."""
+        return self.tail.lm_head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replaces lm_head."""
+        self.tail.lm_head = value
+
+    def _through(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: SplitCache | None,
+        context: StepContext,
+    ) -> torch.Tensor:
+        """Normed hidden states [B, T, H] after all three parts."""
+        head_cache, tail_cache = (None, None) if cache is None else (cache.head, cache.tail)
+        if cache is not None:
+            cache.begin_pass()
+        hidden_BTH = self.head(input_ids, attention_mask, position_ids, head_cache)
+        if context.mode == "train" and not hidden_BTH.requires_grad:
+            hidden_BTH = hidden_BTH + self.remote_anchor.sum()
+        frame = self.pipeline.protect(hidden_BTH, context)
+        returned = self.crossing.cross(frame.rows, context, frame.truth)
+        restored_BTH = self.pipeline.restore(returned, context)
+        normed_BTH = self.tail(restored_BTH, attention_mask, position_ids, tail_cache)
+        if cache is not None:
+            cache.end_pass()
+        return cast("torch.Tensor", normed_BTH)
+
+    def _context(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: SplitCache | None,
+        labels: torch.Tensor | None,
+        documents: torch.Tensor | None,
+    ) -> StepContext:
+        """What this pass is. Everything is checked before the step is reserved, so a refusal costs none."""
+        past = _past_length(cache)
+        if position_ids is not None:
+            check_positions(position_ids, attention_mask, past)
+        if cache is None or past == 0:
+            lengths, side = row_lengths_of(attention_mask)
+        else:
+            cache.check_new_positions(attention_mask, input_ids.shape[1])
+            lengths, side = (), ""
+        if cache is not None and lengths:
+            cache.has_padding = True
+        trains = torch.is_grad_enabled() and self.crossing.is_training
+        context = StepContext(
+            step=self.crossing.reserve_step(),
+            mode="cached" if cache is not None else "train" if trains else "evaluate",
+            cache_id=0 if cache is None else cache.cache_id,
+            row_lengths=lengths,
+            padding_side=side,
+        )
+        if self.crossing.forward_listeners or len(self.pipeline.mechanisms):
+            # The truth about rows costs more than a decode step may; it is made only when somebody reads it.
+            context.tokens, context.documents = input_ids, documents
+            context.labels = next_tokens(input_ids if labels is None else labels, attention_mask)
+        return context
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,  # noqa: ARG002 - transformers' signature
+        batch_size: int,  # noqa: ARG002
+        max_cache_length: int,  # noqa: ARG002
+    ) -> bool:
+        """Gives `generate` a cache in three places; the other kinds of transformers know of one only."""
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            raise SettingsError(
+                f"cache_implementation {generation_config.cache_implementation!r} cannot be split",
+                remedy="leave it out; the cache of the split model grows as needed",
+            )
+        given = model_kwargs.get("cache")
+        if given is not None:
+            _past_length(given)
+            given._is_user_defined = True  # noqa: SLF001 - how transformers marks a cache that outlives the call
+        elif generation_config.use_cache is not False:
+            model_kwargs["cache"] = self.new_cache()
+            if generation_config.is_assistant:
+                model_kwargs["cache"].activate_past_recording()
+        return True
+
+
+def next_tokens(labels_BT: torch.Tensor, mask_BT: torch.Tensor | None) -> torch.Tensor:
+    """The token after each position [B, T]; NO_LABEL at the end of a row and where the next position is padding."""
+    following = torch.full_like(labels_BT, NO_LABEL)
+    following[:, :-1] = labels_BT[:, 1:]
+    if mask_BT is not None and mask_BT.shape == labels_BT.shape:
+        following[:, :-1][mask_BT[:, 1:] == 0] = NO_LABEL
+    return following
+
+
+def check_positions(position_ids: torch.Tensor, mask_BT: torch.Tensor | None, past: int) -> None:
+    """SettingsError unless positions [B or 1, T] count along the row, with or without its padding.
+
+    The untrusted node counts positions itself: with rotary embeddings a row that starts elsewhere is the same row, but
+    positions that jump or start again are not.
+    """
+    num_new = position_ids.shape[-1]
+    counted = torch.arange(past, past + num_new, device=position_ids.device)
+    if bool((position_ids == counted).all()):
+        return
+    if mask_BT is not None and mask_BT.ndim == 2:
+        real = mask_BT[:, -num_new:] != 0
+        expected = mask_BT.long().cumsum(-1)[:, -num_new:] - 1
+        if bool((position_ids.expand_as(expected) == expected)[real].all()):
+            return
+    raise SettingsError(
+        "position_ids do not count along the row; positions do not cross and cannot be followed",
+        remedy="leave position_ids out; do not pack several documents into one row",
+    )
+
+
+def _past_length(cache: SplitCache | None) -> int:
+    if cache is None:
+        return 0
+    if not isinstance(cache, SplitCache):
+        raise SettingsError(
+            f"cache is a {type(cache).__name__}, which knows of one place only",
+            remedy="leave it out, or pass the model's new_cache()",
+        )
+    return cache.get_seq_length()
+
+
+def _refuse_outputs(kwargs: dict[str, Any]) -> None:
+    for name in _REFUSED_OUTPUTS:
+        if kwargs.pop(name, None):
+            raise SettingsError(f"{name} is set; the delegated layers' states are not here", remedy=f"leave {name} out")
+    if kwargs.pop("inputs_embeds", None) is not None:
+        raise SettingsError("inputs_embeds is set", remedy="pass input_ids; the head embeds them")

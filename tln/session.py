@@ -1,0 +1,206 @@
+"""What the trusted node asks of the untrusted one when it opens a session, and what it accepts as an answer.
+
+The untrusted node echoes the model it holds; every difference is a HandshakeError that names the field. A lying
+node can echo anything: the handshake detects mistakes, not lies. Everything in the request is public by design; no
+seed, no text and no number of real rows is part of it.
+
+Refused here: training settings in an inference session, a cache in a training session, and a grant that breaks the
+contract.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from splitwire.errors import HandshakeError, SettingsError
+from splitwire.frames import FrameLimits, wire_dtype, wire_dtype_name
+from splitwire.v1 import stack_pb2
+from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION
+from tln.crossing import Crossing, GradientPolicy
+from tln.transport import Transport
+
+WireDtypeName = Literal["fp32", "bf16", "fp16", "int8"]
+SessionMode = Literal["inference", "training"]
+
+_MIN_CHUNK_BYTES = 4096
+_SESSION_ID = re.compile(r"[0-9a-f]{32}")
+_SCOPES = {
+    "none": stack_pb2.TRAINABLE_SCOPE_NONE,
+    "full": stack_pb2.TRAINABLE_SCOPE_FULL,
+    "lora": stack_pb2.TRAINABLE_SCOPE_LORA,
+}
+_MODES = {"inference": stack_pb2.SESSION_MODE_INFERENCE, "training": stack_pb2.SESSION_MODE_TRAINING}
+_ATTENTION_PROJECTIONS = {"gpt2": ("c_attn", "c_proj")}
+_USUAL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Low-rank adapters on the untrusted node. No target modules means the attention projections of the family."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    target_modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RemoteOptimizerSettings:
+    """AdamW of what the untrusted node trains. Its learning rate comes with each step."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class GramStackSettings:
+    """Shape of the surrogate. Its width is that of the bottleneck."""
+
+    num_experts: int = 8
+    num_layers: int = 2
+    radial: bool = True
+    sign_invariant: bool = False
+
+
+@dataclass(frozen=True)
+class StackSettings:
+    """What the untrusted node computes for us, and in which dtypes tensors cross."""
+
+    kind: Literal["transformer", "gram"] = "transformer"
+    request_dtype: WireDtypeName = "fp32"
+    response_dtype: WireDtypeName = "fp32"
+    trainable: Literal["none", "full", "lora"] = "lora"
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    optimizer: RemoteOptimizerSettings = field(default_factory=RemoteOptimizerSettings)
+    gram: GramStackSettings = field(default_factory=GramStackSettings)
+    max_cache_positions: int = 2048
+    """Longest sequence, prompt included, that a session for generation may hold."""
+    max_cache_sequences: int = 16
+    """Most sequences, beams included, that one cache may hold."""
+    resume_checkpoint: str = ""
+
+
+def session_request(
+    settings: StackSettings,
+    model: stack_pb2.ModelIdentity,
+    *,
+    mode: SessionMode,
+    compute_dtype: str = "fp32",
+    gram_width: int = 0,
+) -> stack_pb2.OpenSessionRequest:
+    """The request for a session. `gram_width` is the width of latent rows, for the gram stack alone."""
+    request = stack_pb2.OpenSessionRequest(
+        protocol_version=PROTOCOL_VERSION,
+        mode=_MODES[mode],
+        request_dtype=wire_dtype(settings.request_dtype),
+        response_dtype=wire_dtype(settings.response_dtype),
+        compute_dtype=wire_dtype(compute_dtype),
+        resume_checkpoint=settings.resume_checkpoint,
+    )
+    if mode == "training":
+        request.optimizer.CopyFrom(_optimizer(settings.optimizer))
+    if settings.kind == "gram":
+        _fill_gram(request, settings.gram, mode, gram_width)
+    else:
+        _fill_transformer(request, settings, model)
+    return request
+
+
+def open_crossing(
+    transport: Transport,
+    request: stack_pb2.OpenSessionRequest,
+    *,
+    policy: GradientPolicy | None = None,
+) -> Crossing:
+    """Opens the session and gives its crossing; HandshakeError when the grant is not what was asked for."""
+    grant = transport.open(request)
+    try:
+        check_grant(request, grant)
+    except HandshakeError:
+        transport.close()
+        raise
+    return Crossing(
+        transport,
+        request_dtype=wire_dtype_name(request.request_dtype),
+        response_dtype=wire_dtype_name(request.response_dtype),
+        policy=policy,
+        is_training=request.mode == stack_pb2.SESSION_MODE_TRAINING,
+        max_frame_bytes=min(grant.max_frame_bytes, FrameLimits.max_frame_bytes),
+        chunk_bytes=min(grant.max_chunk_bytes, CHUNK_BYTES),
+    )
+
+
+def check_grant(request: stack_pb2.OpenSessionRequest, grant: stack_pb2.OpenSessionResponse) -> None:
+    """HandshakeError for the first field of a grant that does not fit the request or the contract."""
+    if grant.protocol_version != PROTOCOL_VERSION:
+        raise HandshakeError(
+            f"the untrusted node speaks protocol version {grant.protocol_version}, this node {PROTOCOL_VERSION}",
+            remedy="run the same release of splitwire on both sides",
+        )
+    if not _SESSION_ID.fullmatch(grant.session_id):
+        raise HandshakeError("the untrusted node's session id is not 32 hex digits", remedy="check what runs there")
+    if grant.max_chunk_bytes < _MIN_CHUNK_BYTES or grant.max_frame_bytes < 1:
+        raise HandshakeError(
+            f"the untrusted node takes chunks of {grant.max_chunk_bytes} and frames of {grant.max_frame_bytes} bytes",
+            remedy=f"it must take chunks of at least {_MIN_CHUNK_BYTES} bytes and frames of some size",
+        )
+    if request.stack_kind == stack_pb2.STACK_KIND_TRANSFORMER:
+        _check_identity(request.model, grant.model)
+
+
+def _check_identity(ours: stack_pb2.ModelIdentity, theirs: stack_pb2.ModelIdentity) -> None:
+    for name in ("family", "first_layer", "last_layer", "hidden_width", "fingerprint"):
+        here, there = getattr(ours, name), getattr(theirs, name)
+        if here != there:
+            shown = str(there)[:80] if str(there).isascii() else "something else"
+            raise HandshakeError(
+                f"model.{name} is {here} here and {shown} on the untrusted node",
+                remedy="give both nodes the same [model] settings",
+            )
+
+
+def _fill_transformer(
+    request: stack_pb2.OpenSessionRequest, settings: StackSettings, model: stack_pb2.ModelIdentity
+) -> None:
+    request.stack_kind = stack_pb2.STACK_KIND_TRANSFORMER
+    request.model.CopyFrom(model)
+    if request.mode == stack_pb2.SESSION_MODE_INFERENCE:
+        request.max_cache_positions = settings.max_cache_positions
+        request.max_cache_sequences = settings.max_cache_sequences
+        return
+    request.trainable_scope = _SCOPES[settings.trainable]
+    if settings.trainable == "lora":
+        lora = settings.lora
+        targets = lora.target_modules or _ATTENTION_PROJECTIONS.get(model.family, _USUAL_PROJECTIONS)
+        request.lora.CopyFrom(stack_pb2.LoraSettings(rank=lora.rank, alpha=lora.alpha, target_modules=targets))
+
+
+def _fill_gram(request: stack_pb2.OpenSessionRequest, gram: GramStackSettings, mode: SessionMode, width: int) -> None:
+    if mode == "inference":
+        raise SettingsError(
+            "stack.kind is gram, which is not causal and cannot generate", remedy="use stack.kind = transformer"
+        )
+    if width < 1:
+        raise SettingsError(f"gram width is {width}", remedy="set the bottleneck's width, at least 1")
+    request.stack_kind = stack_pb2.STACK_KIND_GRAM
+    request.gram.CopyFrom(
+        stack_pb2.GramSettings(
+            width=width,
+            num_experts=gram.num_experts,
+            num_layers=gram.num_layers,
+            radial=gram.radial,
+            sign_invariant=gram.sign_invariant,
+        )
+    )
+
+
+def _optimizer(settings: RemoteOptimizerSettings) -> stack_pb2.OptimizerSettings:
+    return stack_pb2.OptimizerSettings(
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )
