@@ -1,0 +1,85 @@
+"""Puts the tensors of a bundle together from recorded messages. The only part of reading that loads torch.
+
+One frame a (session, hop, direction) is in memory at a time. A header in the middle of a frame means that the stream broke
+and the frame was sent again: the piece is forgotten without complaint, as its receiver did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from splitwire.bundles.records import ChannelKey, RecordedFrame, WireRecord, hop_name
+from splitwire.errors import FrameError, LimitError
+from splitwire.frames import FrameAssembler, FrameLimits
+from splitwire.v1 import stack_pb2
+
+_PARSERS: dict[str, Any] = {
+    "ExchangeRequest": stack_pb2.ExchangeRequest,
+    "ExchangeResponse": stack_pb2.ExchangeResponse,
+}
+
+
+@dataclass
+class _Channel:
+    """One stream of frames and the frame that is being put together."""
+
+    key: ChannelKey
+    assembler: FrameAssembler
+    digest: Any = field(default_factory=hashlib.sha256)
+    first_ns: int = 0
+    given: set[tuple[int, str]] = field(default_factory=set)
+
+
+def assemble(
+    records: Iterable[WireRecord], note: Callable[[str], None], limits: FrameLimits | None = None
+) -> Iterator[RecordedFrame]:
+    """Frames in the order in which they were complete. `note` is told what is left out, without content."""
+    channels: dict[ChannelKey, _Channel] = {}
+    for record in records:
+        if record.kind not in _PARSERS:
+            continue
+        key = ChannelKey.of(record)
+        channel = channels.setdefault(key, _Channel(key, FrameAssembler(limits or FrameLimits())))
+        try:
+            frame = _feed(channel, record)
+        except (FrameError, LimitError, DecodeError) as error:
+            text = error.message if isinstance(error, FrameError | LimitError) else "a message is not of the contract"
+            note(f"{hop_name(key.hop)} of session {key.session_hash}: {text}")
+            continue
+        if frame is not None:
+            yield frame
+    for channel in channels.values():
+        if channel.assembler.pending:
+            note(f"{hop_name(channel.key.hop)} of session {channel.key.session_hash}: the last frame is not whole")
+
+
+def _feed(channel: _Channel, record: WireRecord) -> RecordedFrame | None:
+    message = _PARSERS[record.kind].FromString(record.message)
+    if message.WhichOneof("payload") != "frame":
+        return None
+    if message.frame.HasField("header"):
+        if channel.assembler.pending:
+            channel.assembler = FrameAssembler(channel.assembler.limits)
+        channel.digest, channel.first_ns = hashlib.sha256(), record.sent_ns
+    channel.digest.update(record.message)
+    found = channel.assembler.feed(message.frame)
+    if found is None:
+        return None
+    digest = channel.digest.hexdigest()
+    if (found.header.step, digest) in channel.given:
+        return None
+    channel.given.add((found.header.step, digest))
+    return RecordedFrame(
+        channel.key.hop,
+        record.session_hash,
+        found.header,
+        found.tensor,
+        digest,
+        channel.first_ns,
+        record.received_ns,
+    )

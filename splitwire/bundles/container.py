@@ -1,0 +1,128 @@
+"""Reads wire.mcap front to back, one chunk in memory at a time, whole or cut off.
+
+A file that ends within a record was cut off by a crash: what comes before reads as usual. A whole chunk whose checksum does
+not hold was changed: BundleError. Reading never needs the summary at the end of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.reader import make_reader
+from mcap.records import Channel, Chunk, McapRecord, Message, Metadata
+from mcap.stream_reader import breakup_chunk
+from mcap.writer import MCAP0_MAGIC
+
+from splitwire.errors import BundleError
+
+_PREFIX = struct.Struct("<BQ")
+_MAX_RECORD_BYTES = 1 << 30
+# What mcap raises on bytes that are not a record: its own errors, ValueError (checksums, text) and short reads.
+_BROKEN = (McapError, ValueError, struct.error)
+T = TypeVar("T")
+Summary = Any  # mcap publishes no types
+
+
+class WireFile:
+    """One wire.mcap. Every method opens it anew, so iterators do not disturb one another."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def metadata(self, name: str) -> dict[str, str] | None:
+        """The metadata record of that name that comes before any message; None when there is none."""
+        for opcode, body in self._records():
+            if opcode == Opcode.METADATA:
+                found = self._parse(_metadata, body)
+                if found.name == name:
+                    return dict(found.metadata)
+            if opcode in (Opcode.CHUNK, Opcode.DATA_END):
+                return None
+        return None
+
+    def messages(self) -> Iterator[tuple[Channel, Message]]:
+        """Every message with its channel, in the order of writing."""
+        channels: dict[int, Channel] = {}
+        for record in self._chunk_records():
+            if isinstance(record, Channel):
+                channels[record.id] = record
+            elif isinstance(record, Message):
+                if record.channel_id not in channels:
+                    raise self._broken()
+                yield channels[record.channel_id], record
+
+    def channels(self) -> list[Channel]:
+        """Every channel, in the order of its first message; read from the summary when the file has one."""
+        summary = self._summary() if self.ends_whole() else None
+        if summary is not None:
+            return [summary.channels[key] for key in sorted(summary.channels)]
+        return [record for record in self._chunk_records() if isinstance(record, Channel)]
+
+    def ends_whole(self) -> bool:
+        """Whether the file has its closing magic."""
+        with self._open() as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(MCAP0_MAGIC)))
+            return size >= 2 * len(MCAP0_MAGIC) and file.read() == MCAP0_MAGIC
+
+    def _summary(self) -> Summary | None:
+        with self._open() as file:
+            try:
+                return make_reader(file).get_summary()
+            except _BROKEN:
+                raise self._broken() from None
+
+    def _chunk_records(self) -> Iterator[McapRecord]:
+        for opcode, body in self._records():
+            if opcode == Opcode.DATA_END:
+                return
+            if opcode == Opcode.CHUNK:
+                yield from self._parse(_chunk_content, body)
+
+    def _records(self) -> Iterator[tuple[int, bytes]]:
+        with self._open() as file:
+            if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
+                raise BundleError(f"{self.path} is not an MCAP file", remedy="give a folder that a recorder wrote")
+            while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
+                opcode, length = _PREFIX.unpack(prefix)
+                if length > _MAX_RECORD_BYTES:
+                    raise self._broken()
+                body = file.read(length)
+                if len(body) < length:
+                    return
+                yield opcode, body
+
+    def _parse(self, parse: Callable[[bytes], T], body: bytes) -> T:
+        try:
+            return parse(body)
+        except _BROKEN:
+            raise self._broken() from None
+
+    def _broken(self) -> BundleError:
+        return BundleError(
+            f"{self.path} was changed or damaged", remedy="restore it from its recorder, or record again"
+        )
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise BundleError(
+                f"{self.path} cannot be read: {error.strerror}", remedy="give a folder that a recorder wrote"
+            ) from None
+
+
+def _metadata(body: bytes) -> Metadata:
+    return Metadata.read(ReadDataStream(BytesIO(body)))
+
+
+def _chunk_content(body: bytes) -> list[McapRecord]:
+    return breakup_chunk(Chunk.read(ReadDataStream(BytesIO(body))), validate_crc=True)

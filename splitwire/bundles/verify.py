@@ -1,0 +1,148 @@
+"""Says whether a bundle is whole, untouched, without drops, and signed by a recorder that the verifier pins.
+
+Every finding is a line in `problems` that ends in a remedy; a bundle without problems is fit for an audit. Without a trust
+file the signature shows only that nothing changed since somebody signed: that is a note, not a proof of who signed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from splitwire.bundles.manifest import (
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    WIRE_FILE,
+    HopCount,
+    Manifest,
+    check_signature,
+    hash_file,
+    list_files,
+    read_manifest,
+    read_signature,
+    settings_digest,
+)
+from splitwire.bundles.reader import Bundle
+from splitwire.bundles.records import hop_name
+from splitwire.errors import BundleError
+from splitwire.sealing import load_trust, public_key_hex
+
+
+@dataclass
+class VerifyReport:
+    """What was found. `signer` is the pinned name of who signed, empty when not known; `counts` is what can be read."""
+
+    is_complete: bool = False
+    is_signed: bool = False
+    signer: str = ""
+    num_dropped: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, HopCount] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
+
+
+def verify_bundle(folder: Path, trust: Path | None = None) -> VerifyReport:
+    """Checks manifest, signature, every file, checksums, counts and drops. PkiError when the trust file is not one."""
+    signers = None if trust is None else {public_key_hex(key): name for name, key in load_trust(trust).items()}
+    report = VerifyReport()
+    manifest = _read_manifest(folder, report)
+    if manifest is not None:
+        report.is_complete = True
+        report.num_dropped = manifest.num_dropped
+        _check_signature(folder, signers, report)
+        _check_files(folder, manifest, report)
+        _check_drops(manifest, report)
+    _check_content(folder, manifest, report)
+    return report
+
+
+def _read_manifest(folder: Path, report: VerifyReport) -> Manifest | None:
+    try:
+        manifest = read_manifest(folder)
+    except BundleError as error:
+        report.problems.append(str(error))
+        return None
+    if manifest is None:
+        report.problems.append(
+            f"{MANIFEST_FILE} is missing: the recorder was killed or could not write. Record again; "
+            "what is there can be inspected but cannot pass an audit"
+        )
+    return manifest
+
+
+def _check_signature(folder: Path, signers: dict[str, str] | None, report: VerifyReport) -> None:
+    try:
+        signature = read_signature(folder)
+    except BundleError as error:
+        report.problems.append(str(error))
+        return
+    if signature is None:
+        _tell_unsigned(signers, report)
+        return
+    key = check_signature(folder, signature)
+    if key is None:
+        report.problems.append(
+            f"{SIGNATURE_FILE} does not fit {MANIFEST_FILE}: one of them was changed. Restore both from the recorder"
+        )
+        return
+    report.is_signed = True
+    if signers is None:
+        report.notes.append("the signer is not checked: give the trust.json of auditor keygen with --trust")
+        return
+    report.signer = signers.get(public_key_hex(key), "")
+    if not report.signer:
+        report.problems.append(
+            "the manifest is signed by a key that the trust file does not list. "
+            "Take the bundle from a recorder you trust, or add its public key to the trust file"
+        )
+
+
+def _tell_unsigned(signers: dict[str, str] | None, report: VerifyReport) -> None:
+    text = "the manifest is not signed. Give the recorder a signing key of auditor keygen"
+    (report.notes if signers is None else report.problems).append(text)
+
+
+def _check_files(folder: Path, manifest: Manifest, report: VerifyReport) -> None:
+    present = set(list_files(folder))
+    for name, entry in manifest.files.items():
+        if name not in present:
+            report.problems.append(f"{name} is missing. Restore it from the recorder")
+        elif hash_file(folder / name) != entry:
+            report.problems.append(f"{name} was changed since the recorder closed the bundle. Restore it")
+    for name in sorted(present - manifest.files.keys()):
+        report.problems.append(f"{name} is not in the manifest. Move it out of the bundle")
+    if manifest.settings_hash != settings_digest(manifest.settings):
+        report.problems.append("settings_hash does not fit the settings of the manifest. Restore the manifest")
+
+
+def _check_drops(manifest: Manifest, report: VerifyReport) -> None:
+    if manifest.num_dropped:
+        report.problems.append(
+            f"the recorder dropped {manifest.num_dropped} messages. "
+            "Record again with a faster disk, a larger queue, or when_full = wait"
+        )
+
+
+def _check_content(folder: Path, manifest: Manifest | None, report: VerifyReport) -> None:
+    """Reads every message, so that each chunk's checksum is checked, and compares settings and counts."""
+    try:
+        bundle = Bundle(folder, manifest)
+        messages: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for record in bundle.messages():
+            messages[hop_name(record.hop)] += 1
+            sizes[hop_name(record.hop)] += len(record.message)
+    except BundleError as error:
+        report.problems.append(str(error))
+        return
+    report.counts = {name: HopCount(count, sizes[name]) for name, count in messages.items()}
+    if manifest is not None and report.counts != manifest.counts:
+        report.problems.append(f"the counts of {WIRE_FILE} differ from those of the manifest. Restore both")
+    if manifest is not None and bundle.settings != manifest.settings:
+        report.problems.append(f"the settings in {WIRE_FILE} differ from those of the manifest. Restore both")
