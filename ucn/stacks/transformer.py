@@ -1,0 +1,217 @@
+"""The model's own decoder layers [first, last) as a session's computation: inference with KV caches, and training.
+
+Attention masks never cross: they are rebuilt from the number of real positions of each sequence and the padding side, and
+position ids count real positions, as transformers' generate does. Full frames run without a mask. Layers run in eval mode
+(no dropout), so a step that is sent again gives the same bytes.
+
+Refused: rows of another width, lengths that do not fit, more positions than the model was built for, a KV cache in a
+session that asked for none, a TRAIN frame outside a training session, too many steps that wait for their gradient.
+
+B sequences, T new positions, H hidden width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from splitwire.backbone import MiddleModel
+from splitwire.errors import FrameError, LimitError, StateError
+from splitwire.v1 import stack_pb2
+from ucn.stacks.adapters import frozen, full_copy, with_lora
+from ucn.stacks.base import ForwardCall, PaddingSide, StackLimits, StackState
+from ucn.stacks.caches import CacheEntry, CacheTable
+from ucn.stacks.training import KeptGraphs, Trainable
+
+
+class TransformerStack:
+    """Implements `Stack` over a shared MiddleModel; what it trains is its own."""
+
+    def __init__(self, request: stack_pb2.OpenSessionRequest, base: MiddleModel, limits: StackLimits) -> None:
+        self._model, parameters = _session_model(request, frozen(base))
+        self._trains = request.mode == stack_pb2.SESSION_MODE_TRAINING
+        self._dtype = base.dtype
+        self._device = base.device
+        self._has_own_dtype = self._model.dtype != base.dtype
+        self._trainable = Trainable(parameters, request.optimizer)
+        self._kept = KeptGraphs(limits.max_kept_steps)
+        self._caches = CacheTable(base, limits, base.dtype)
+        self._has_cache = limits.max_cache_positions > 0 and limits.max_cache_sequences > 0
+        self._max_positions = int(base.config.max_position_embeddings)
+        self._facts = _facts(request, base)
+
+    @property
+    def num_trainable_parameters(self) -> int:
+        """Scalars that an optimizer step changes."""
+        return self._trainable.num_parameters
+
+    def forward(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
+        """Rows [B, T, H] after the layers, in the compute dtype."""
+        self._check(rows, call)
+        rows = rows.to(device=self._device, dtype=self._dtype)
+        if call.mode == "cached":
+            return self._forward_cached(rows, call)
+        mask = padding_mask(call.row_lengths, call.padding_side, rows.shape).to(self._device)
+        if call.mode == "evaluate":
+            with torch.no_grad():
+                return self._run(rows, mask)
+        self._kept.check_room(call.step)
+        rows = rows.detach().requires_grad_()
+        output = self._run(rows, mask)
+        self._kept.keep(call.step, rows, output)
+        return output.detach()
+
+    def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Gradient [B, T, H] with respect to the rows of `step`."""
+        return self._kept.backward(step, gradient)
+
+    def discard(self, step: int) -> None:
+        """Drops a kept step."""
+        self._kept.discard(step)
+
+    def zero_grad(self) -> None:
+        """Drops accumulated gradients."""
+        self._trainable.zero_grad()
+
+    def squared_gradient_norm(self) -> float:
+        """Of the session's own parameters."""
+        return self._trainable.squared_gradient_norm()
+
+    def optimizer_step(self, learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> float:
+        """AdamW over the session's own parameters."""
+        return self._trainable.step(learning_rate, gradient_scale, max_gradient_norm)
+
+    def cache_bytes_for(self, call: ForwardCall, shape: Sequence[int]) -> int:
+        """Bytes of all caches once `call` has run."""
+        return self._caches.bytes_after(call, shape)
+
+    def cache_reorder(self, cache_id: int, indices: Sequence[int]) -> None:
+        """Selects sequences."""
+        self._caches.reorder(cache_id, indices)
+
+    def cache_crop(self, cache_id: int, num_positions: int) -> None:
+        """Rolls back."""
+        self._caches.crop(cache_id, num_positions)
+
+    def cache_release(self, cache_id: int) -> None:
+        """Frees a cache."""
+        self._caches.release(cache_id)
+
+    def state(self) -> StackState:
+        """The session's own parameters and AdamW moments."""
+        return self._trainable.state(self._facts)
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Takes the state of an equal session."""
+        self._trainable.load_state(tensors, facts, self._facts)
+
+    def close(self) -> None:
+        """Frees graphs, caches and the session's own parameters; the shared base stays."""
+        self._kept.clear()
+        self._caches.clear()
+        self._trainable.clear()
+
+    def _forward_cached(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
+        entry = self._caches.open(call, rows.shape)
+        self._check_positions(call, entry.num_positions + rows.shape[1])
+        new = padding_mask(call.row_lengths, call.padding_side, rows.shape).to(self._device)
+        mask = torch.cat([entry.mask, new], dim=1)
+        try:
+            with torch.no_grad():
+                output = self._run(rows, mask, entry)
+        except Exception:
+            # some layers have the new positions and some have not
+            self._caches.lose(call.cache_id)
+            raise
+        self._caches.keep(call.cache_id, entry, mask)
+        return output
+
+    def _run(self, rows: torch.Tensor, mask: torch.Tensor, entry: CacheEntry | None = None) -> torch.Tensor:
+        is_full = bool(mask.all())
+        with self._autocast():
+            output: torch.Tensor = self._model(
+                rows,
+                attention_mask=None if is_full else mask.long(),
+                position_ids=position_ids(mask, rows.shape[1]),
+                cache=None if entry is None else entry.cache,
+            )
+        return output.to(self._dtype)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._has_own_dtype:
+            return torch.autocast(self._device.type, dtype=self._dtype)
+        return contextlib.nullcontext()
+
+    def _check(self, rows: torch.Tensor, call: ForwardCall) -> None:
+        width = self._model.hidden_width
+        if rows.ndim != 3 or rows.shape[-1] != width:
+            raise FrameError(
+                f"step {call.step}: rows have shape {tuple(rows.shape)}",
+                remedy=f"send [sequences, positions, {width}] to this model",
+            )
+        if call.mode == "train" and not self._trains:
+            raise StateError(f"step {call.step}: mode TRAIN in an inference session", remedy="open it in mode TRAINING")
+        if call.mode == "cached" and not self._has_cache:
+            raise StateError(
+                f"step {call.step}: mode CACHED, but the session was opened without a KV cache",
+                remedy="open it with max_cache_positions and max_cache_sequences",
+            )
+        self._check_positions(call, rows.shape[1])
+
+    def _check_positions(self, call: ForwardCall, num_positions: int) -> None:
+        if num_positions > self._max_positions:
+            raise LimitError(
+                f"step {call.step}: {num_positions} positions exceed the model's {self._max_positions}",
+                remedy="send shorter sequences",
+            )
+
+
+def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]) -> torch.Tensor:
+    """[B, T], True for real positions, of sequences with these lengths; all True when `lengths` is empty."""
+    num_sequences, num_positions = int(shape[0]), int(shape[1])
+    if not lengths:
+        return torch.ones(num_sequences, num_positions, dtype=torch.bool)
+    if len(lengths) != num_sequences or any(not 1 <= length <= num_positions for length in lengths):
+        raise FrameError(
+            f"row_lengths has {len(lengths)} entries for {num_sequences} sequences, or one outside 1 to {num_positions}",
+            remedy="send one length for each sequence, or none when all are full",
+        )
+    if side not in {"left", "right"}:
+        raise FrameError("row_lengths without a padding side", remedy="set padding_side to LEFT or RIGHT")
+    counts = torch.tensor(list(lengths)).unsqueeze(1)
+    positions = torch.arange(num_positions).unsqueeze(0)
+    return positions < counts if side == "right" else positions >= num_positions - counts
+
+
+def position_ids(mask: torch.Tensor, num_new: int) -> torch.Tensor:
+    """Position [B, T] of the last `num_new` columns of a mask [B, total]: how many real positions come before; 0 for padding."""
+    counted = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 0)
+    return counted[:, mask.shape[1] - num_new :]
+
+
+def _session_model(
+    request: stack_pb2.OpenSessionRequest, base: MiddleModel
+) -> tuple[MiddleModel, dict[str, torch.nn.Parameter]]:
+    if request.trainable_scope == stack_pb2.TRAINABLE_SCOPE_FULL:
+        return full_copy(base)
+    if request.trainable_scope == stack_pb2.TRAINABLE_SCOPE_LORA:
+        return with_lora(base, request.lora)
+    return base, {}
+
+
+def _facts(request: stack_pb2.OpenSessionRequest, base: MiddleModel) -> dict[str, Any]:
+    """What must agree between the session that wrote a checkpoint and the one that resumes from it."""
+    return {
+        "stack": "transformer",
+        "family": base.family.name,
+        "first_layer": base.first_layer,
+        "last_layer": base.last_layer,
+        "fingerprint": request.model.fingerprint,
+        "trainable_scope": stack_pb2.TrainableScope.Name(request.trainable_scope),
+        "lora_rank": request.lora.rank,
+        "lora_alpha": request.lora.alpha,
+        "lora_target_modules": ",".join(sorted(request.lora.target_modules)),
+    }
