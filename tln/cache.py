@@ -25,6 +25,8 @@ from tln.crossing import Crossing
 class SplitCache(Cache):
     """The cache of one batch. `head` and `tail` hold local layers; `cache_id` names the remote ones."""
 
+    _release: weakref.finalize[..., Any] | None
+
     def __init__(
         self, head: DynamicCache, tail: DynamicCache, crossing: Crossing, *, is_croppable: bool = True
     ) -> None:

@@ -25,6 +25,8 @@ import stamina
 from google.protobuf.message import DecodeError
 
 from splitwire import wire
+from splitwire.bundles import WireRecord
+from splitwire.bundles.records import Direction
 from splitwire.errors import FrameError, SettingsError, StateError, UnavailableError
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address
 from splitwire.v1 import channels_pb2, stack_pb2
@@ -65,20 +67,8 @@ class ConnectionSettings:
             raise SettingsError(f"connection.retry_attempts is {self.retry_attempts}", remedy="give 0 or more")
 
 
-@dataclass(frozen=True)
-class WireEvent:
-    """One message as it crossed. `kind` is its name in the proto, `direction` "request" or "response"."""
-
-    hop: channels_pb2.Hop
-    direction: str
-    kind: str
-    session_hash: str
-    message: bytes
-    time_ns: int
-
-
-WireObserver = Callable[[WireEvent], object]
-"""Is told of every message, on the thread of the crossing: it must be quick and must not raise for its own troubles."""
+WireObserver = Callable[[WireRecord], object]
+"""Is told of every message as it crosses, on the crossing's thread; a Recorder's `offer` is one. It must be quick."""
 
 
 class Transport(Protocol):
@@ -147,8 +137,8 @@ class GrpcTransport:
                 raw = self._unary(wire.OPEN_SESSION, message, "OpenSession", limit_seconds)
         grant = _parse(stack_pb2.OpenSessionResponse, raw)
         self._session_id, self._session_hash = grant.session_id, wire.session_hash(grant.session_id)
-        self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns)
-        self._tell(CONTROL, "response", "OpenSessionResponse", raw, time.time_ns())
+        self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns, "")
+        self._tell(CONTROL, "response", "OpenSessionResponse", raw, time.time_ns(), self._session_hash)
         return grant
 
     def exchange(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
@@ -176,10 +166,10 @@ class GrpcTransport:
             self._drop_stream()
             if self._session_id:
                 request = stack_pb2.CloseSessionRequest(session_id=self._session_id).SerializeToString()
-                self._tell(CONTROL, "request", "CloseSessionRequest", request, time.time_ns())
+                self._tell(CONTROL, "request", "CloseSessionRequest", request, time.time_ns(), self._session_hash)
                 try:
                     raw = self._unary(wire.CLOSE_SESSION, request, "CloseSession", _CLOSE_TIMEOUT_SECONDS)
-                    self._tell(CONTROL, "response", "CloseSessionResponse", raw, time.time_ns())
+                    self._tell(CONTROL, "response", "CloseSessionResponse", raw, time.time_ns(), self._session_hash)
                 except UnavailableError:
                     pass
                 finally:
@@ -214,14 +204,14 @@ class GrpcTransport:
     def _send(self, stream: ExchangeStream, messages: Sequence[bytes], hop: channels_pb2.Hop) -> None:
         for message in messages:
             if self.observers:
-                self._tell(hop, "request", "ExchangeRequest", message, time.time_ns())
+                self._tell(hop, "request", "ExchangeRequest", message, time.time_ns(), self._session_hash)
             stream.send(message)
 
     def _receive(self, stream: ExchangeStream, hop: channels_pb2.Hop, reader: Reader[T]) -> T:
         while True:
             raw = stream.receive()
             if self.observers:
-                self._tell(hop, "response", "ExchangeResponse", raw, time.time_ns())
+                self._tell(hop, "response", "ExchangeResponse", raw, time.time_ns(), self._session_hash)
             result = reader(_parse(stack_pb2.ExchangeResponse, raw))
             if result is not None:
                 return result
@@ -232,10 +222,12 @@ class GrpcTransport:
         except grpc.RpcError as error:
             raise from_rpc(error, name, address=self.settings.address) from None
 
-    def _tell(self, hop: channels_pb2.Hop, direction: str, kind: str, message: bytes, time_ns: int) -> None:
-        event = WireEvent(hop, direction, kind, self._session_hash, message, time_ns)
+    def _tell(
+        self, hop: channels_pb2.Hop, direction: Direction, kind: str, message: bytes, time_ns: int, session: str
+    ) -> None:
+        record = WireRecord(hop, direction, session, message, time_ns, time_ns, kind)
         for observer in self.observers:
-            observer(event)
+            observer(record)
 
     def _timeout(self, route: Route) -> UnavailableError:
         return UnavailableError(
