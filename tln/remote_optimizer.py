@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from transformers import TrainerCallback
 
 from splitwire.errors import SettingsError
@@ -26,8 +25,8 @@ from tln.crossing import Crossing
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
-class RemoteOptimizer(TrainerCallback):  # type: ignore[misc]
-    """Steps the untrusted node's optimizer with the Trainer's own. Checkpoints it when the Trainer saves, if asked to."""
+class RemoteOptimizer(TrainerCallback):
+    """Steps the untrusted node's optimizer with the Trainer's own, and has it saved when the Trainer saves."""
 
     def __init__(
         self,
@@ -62,7 +61,8 @@ class RemoteOptimizer(TrainerCallback):  # type: ignore[misc]
         if self._clip == "global":
             squared += self._crossing.squared_gradient_norm()
         factor = min(1.0, self._max_norm / (squared**0.5 + _EPSILON))
-        torch._foreach_mul_(gradients, factor)  # noqa: SLF001 - torch's documented-by-use way to scale many tensors
+        for gradient in gradients:
+            gradient.mul_(factor)
         if self._clip == "global":
             self._scale = factor
 
