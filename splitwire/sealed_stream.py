@@ -5,8 +5,8 @@
     the final record holds the number of data records
 
 The content key is random and used for one file. The nonce of a record is its kind and its number, so records cannot be
-changed, moved, repeated or taken out of the middle (SealError); the header is bound as associated data. A file without its
-final record reads up to the last whole record and is incomplete. Numbers are little-endian.
+changed, moved, repeated or taken out of the middle (SealError); the header is bound as associated data. A file without
+its final record reads up to the last whole record and is incomplete. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -81,7 +81,7 @@ class SealedStreamWriter:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> SealedStreamWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -5,16 +5,15 @@
     tap-recorder.key tap-recorder.pub     Ed25519: signs the manifests of the tap
     trust.json                            the public keys of the signers that an auditor pins
 
-The suite is DHKEM(X25519), HKDF-SHA256, ChaCha20-Poly1305. Every sealed item names its purpose, which is bound to it: a
-run key cannot be passed off as truth. Refused, with SealError: another key, another purpose, changed bytes. Refused, with
-PkiError: files that are missing or hold another kind of key.
+The suite is DHKEM(X25519), HKDF-SHA256, ChaCha20-Poly1305. Every sealed item names its purpose, which is bound to it:
+a run key cannot be passed off as truth. Refused, with SealError: another key, another purpose, changed bytes. Refused,
+with PkiError: files that are missing or hold another kind of key.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hpke, serialization
@@ -31,7 +30,6 @@ AUDIT_KEY = "audit"
 _MAGIC = b"SWSEAL1\n"
 _SUITE = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
 _PUBLIC_KEY_BYTES = 32
-_Key = TypeVar("_Key", X25519PrivateKey, X25519PublicKey, Ed25519PrivateKey, Ed25519PublicKey)
 
 
 def write_audit_keys(folder: Path) -> Path:
@@ -52,17 +50,29 @@ def write_audit_keys(folder: Path) -> Path:
 
 def load_sealing_private_key(path: Path) -> X25519PrivateKey:
     """The auditor's private key (audit.key)."""
-    return _private_key(path, X25519PrivateKey, "the audit.key of auditor keygen")
+    key = _private_key(path)
+    if not isinstance(key, X25519PrivateKey):
+        raise _wrong_key(path, "the audit.key")
+    return key
 
 
 def load_sealing_public_key(path: Path) -> X25519PublicKey:
     """The auditor's public key (audit.pub)."""
-    return _public_key(path, X25519PublicKey, "the audit.pub of auditor keygen")
+    try:
+        key = serialization.load_pem_public_key(read_file(path))
+    except ValueError:
+        raise _wrong_key(path, "the audit.pub") from None
+    if not isinstance(key, X25519PublicKey):
+        raise _wrong_key(path, "the audit.pub")
+    return key
 
 
 def load_signing_key(path: Path) -> Ed25519PrivateKey:
     """A recorder's private key, such as tap-recorder.key."""
-    return _private_key(path, Ed25519PrivateKey, "a recorder's key of auditor keygen, such as tap-recorder.key")
+    key = _private_key(path)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _wrong_key(path, "a recorder's key, such as tap-recorder.key,")
+    return key
 
 
 def load_trust(path: Path) -> dict[str, Ed25519PublicKey]:
@@ -117,23 +127,12 @@ def _write_pair(folder: Path, name: str, key: X25519PrivateKey | Ed25519PrivateK
     write_private_file(folder / f"{name}.pub", public)
 
 
-def _private_key(path: Path, kind: type[_Key], wanted: str) -> _Key:
+def _private_key(path: Path) -> object:
     try:
-        key: Any = serialization.load_pem_private_key(read_file(path), password=None)
+        return serialization.load_pem_private_key(read_file(path), password=None)
     except (ValueError, TypeError):
-        key = None
-    return _of_kind(key, kind, path, wanted)
+        return None
 
 
-def _public_key(path: Path, kind: type[_Key], wanted: str) -> _Key:
-    try:
-        key: Any = serialization.load_pem_public_key(read_file(path))
-    except ValueError:
-        key = None
-    return _of_kind(key, kind, path, wanted)
-
-
-def _of_kind(key: Any, kind: type[_Key], path: Path, wanted: str) -> _Key:
-    if not isinstance(key, kind):
-        raise PkiError(f"{path} is not the key that is needed here", remedy=f"give {wanted}")
-    return key
+def _wrong_key(path: Path, wanted: str) -> PkiError:
+    return PkiError(f"{path} is not the key that is needed here", remedy=f"give {wanted} of auditor keygen")

@@ -1,7 +1,7 @@
 """Puts the tensors of a bundle together from recorded messages. The only part of reading that loads torch.
 
-One frame a (session, hop, direction) is in memory at a time. A header in the middle of a frame means that the stream broke
-and the frame was sent again: the piece is forgotten without complaint, as its receiver did.
+One frame a (session, hop, direction) is in memory at a time. A header in the middle of a frame means that the stream
+broke and the frame was sent again: the piece is forgotten without complaint, as its receiver did.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads wire.mcap front to back, one chunk in memory at a time, whole or cut off.
 
-A file that ends within a record was cut off by a crash: what comes before reads as usual. A whole chunk whose checksum does
-not hold was changed: BundleError. Reading never needs the summary at the end of the file.
+A file that ends within a record was cut off by a crash: what comes before reads as usual. A whole chunk whose checksum
+does not hold was changed: BundleError. Reading never needs the summary at the end of the file.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class WireFile:
 
 
 def _metadata(body: bytes) -> Metadata:
-    return Metadata.read(ReadDataStream(BytesIO(body)))
+    record: Metadata = Metadata.read(ReadDataStream(BytesIO(body)))
+    return record
 
 
 def _chunk_content(body: bytes) -> list[McapRecord]:

@@ -1,8 +1,8 @@
 """The manifest of a bundle: what was recorded, with which settings, and the hash of every file, signed.
 
-Canonical JSON (RFC 8785) in manifest.json, the Ed25519 signature over those bytes in manifest.sig. The manifest is written
-last and atomically: a bundle without one is incomplete. The key inside manifest.sig proves nothing by itself; a verifier
-pins signers (`splitwire.sealing.load_trust`).
+Canonical JSON (RFC 8785) in manifest.json, the Ed25519 signature over those bytes in manifest.sig. The manifest is
+written last and atomically: a bundle without one is incomplete. The key inside manifest.sig proves nothing by itself;
+a verifier pins signers (`splitwire.sealing.load_trust`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads a bundle as a stream: messages as they crossed, and the tensors put together from them.
 
-Nothing is loaded whole. A bundle that was cut off reads up to its last whole chunk and is not complete. What breaks the
-contract inside recorded messages (a peer may send anything) does not stop reading: it is left out and told in `problems`.
-Whether the bundle is authentic is a question for `splitwire.bundles.verify`.
+Nothing is loaded whole. A bundle that was cut off reads up to its last whole chunk and is not complete. What breaks
+the contract inside recorded messages (a peer may send anything) does not stop reading: it is left out and told in
+`problems`. Whether the bundle is authentic is a question for `splitwire.bundles.verify`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Bundle:
     ) -> Iterator[RecordedFrame]:
         """Tensors of one hop in the order in which they were complete.
 
-        A frame that was sent again with the same bytes is given once. Frames that break the contract, exceed `limits` or
-        miss a message are left out and told in `problems`.
+        A frame that was sent again with the same bytes is given once. Frames that break the contract, exceed `limits`
+        or miss a message are left out and told in `problems`.
         """
         from splitwire.bundles.assembly import assemble  # noqa: PLC0415 - a recorder must not load torch
 
@@ -112,10 +112,8 @@ class Bundle:
             self.problems.append(problem)
 
     def _read_head(self) -> dict[str, Any]:
-        head = self._wire.metadata(SETTINGS_METADATA)
+        head = self._wire.metadata(SETTINGS_METADATA) or {}
         try:
-            if head is None:
-                raise KeyError(SETTINGS_METADATA)
             settings, versions = json.loads(head["settings"]), json.loads(head["versions"])
             return {"settings": settings, "versions": versions, "recorder": head["recorder"]}
         except (KeyError, ValueError):

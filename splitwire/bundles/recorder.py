@@ -1,8 +1,8 @@
 """Records what crosses without standing in its way: a bounded queue and a thread that writes the bundle.
 
-`offer` takes a message from any thread. With when_full="drop" it never blocks: what does not fit the queue is dropped and
-counted, and a bundle with drops cannot pass an audit. With when_full="wait" it waits for room. After a failure to write,
-everything is dropped, the failure is kept for `raise_if_failed`, and the bundle never becomes complete.
+`offer` takes a message from any thread. With when_full="drop" it never blocks: what does not fit the queue is dropped
+and counted, and a bundle with drops cannot pass an audit. With when_full="wait" it waits for room. After a failure to
+write, everything is dropped, the failure is kept for `raise_if_failed`, and the bundle never becomes complete.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 from splitwire.bundles.records import WireRecord
 from splitwire.bundles.writer import FLUSH_SECONDS, BundleWriter
@@ -89,7 +89,7 @@ class Recorder:
         self._thread.join()
         self._writer.abandon()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

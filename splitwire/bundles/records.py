@@ -30,8 +30,8 @@ _HOPS = frozenset(channels_pb2.Hop.values()) - {channels_pb2.HOP_UNSPECIFIED}
 class WireRecord:
     """One serialized message exactly as it crossed.
 
-    `session_hash` is empty for a message sent before a session exists. Times are nanoseconds since 1970; a recorder that
-    sees only one side of a message gives the same time twice.
+    `session_hash` is empty for a message sent before a session exists. Times are nanoseconds since 1970; a recorder
+    that sees only one side of a message gives the same time twice.
     """
 
     hop: channels_pb2.Hop
@@ -86,7 +86,7 @@ class ChannelKey:
     def from_metadata(cls, metadata: dict[str, str]) -> ChannelKey:
         """The reverse of `metadata`; BundleError when it is not what a recorder writes."""
         try:
-            hop = channels_pb2.Hop.Value(f"HOP_{metadata['hop']}")
+            hop = cast("channels_pb2.Hop", channels_pb2.Hop.Value(f"HOP_{metadata['hop']}"))
             key = cls(hop, cast("Direction", metadata["direction"]), metadata["session"], metadata["kind"])
             key.check()
         except (KeyError, ValueError):

@@ -1,11 +1,12 @@
 """What the scorer needs to know and no attack may: real rows, tokens, labels and documents of every FORWARD frame.
 
 The trusted node writes truth.sealed, encrypted to the auditor's key (`splitwire.sealed_stream`). A record is keyed by
-(session hash, step) and carries the digest of the FORWARD messages, so that it joins with any recorder's bundle and with
-no other. Arrays are stored as safetensors. A truth file without its end is incomplete, and reads up to its last record.
+(session hash, step) and carries the digest of the FORWARD messages, so that it joins with any recorder's bundle and
+with no other. Arrays are stored as safetensors. A truth file without its end is incomplete, and reads up to its last
+record.
 
-Shapes: N sequences or frames, R rows of each; a row is a wire row of the frame as it crossed. Never leaves the trusted host
-unsealed.
+Shapes: N sequences or frames, R rows of each; a row is a wire row of the frame as it crossed. Never leaves the trusted
+host unsealed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +132,7 @@ class TruthWriter:
         """Closes the file and leaves it incomplete."""
         self._stream.abandon()
 
-    def __enter__(self) -> TruthWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -179,7 +180,8 @@ class _Records(Mapping[tuple[str, int], TruthRecord]):
         place = self._places[step]
         _, head, arrays = _unpack(self._stream.read(place.number, place.offset), self._path)
         try:
-            return TruthRecord(**head, **safetensors.numpy.load(arrays))
+            values: dict[str, Any] = {**head, **safetensors.numpy.load(arrays)}
+            return TruthRecord(**values)
         except (TypeError, ValueError, SafetensorError):
             raise _malformed(self._path) from None
 

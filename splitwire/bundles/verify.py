@@ -1,7 +1,8 @@
 """Says whether a bundle is whole, untouched, without drops, and signed by a recorder that the verifier pins.
 
-Every finding is a line in `problems` that ends in a remedy; a bundle without problems is fit for an audit. Without a trust
-file the signature shows only that nothing changed since somebody signed: that is a note, not a proof of who signed.
+Every finding is a line in `problems` that ends in a remedy; a bundle without problems is fit for an audit. Without a
+trust file the signature shows only that nothing changed since somebody signed: that is a note, not a proof of who
+signed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants: the folder is new or empty at the start, so that no bundle is ever reused with other settings; settings and
 versions are the first thing in the file, so that a killed bundle still tells them; message bytes are stored as they
-crossed; a bundle has a manifest only when everything before it reached the disk. Any failure to write is a RecordingError,
-after which the bundle can only be abandoned.
+crossed; a bundle has a manifest only when everything before it reached the disk. Any failure to write is a
+RecordingError, after which the bundle can only be abandoned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, Self, TypeVar, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf import descriptor_pb2
@@ -72,7 +72,9 @@ class BundleWriter:
         head = self._head()
         make_empty_folder(folder)
         self._file = self._guard(lambda: _HashedFile(folder / WIRE_FILE))
-        self._mcap = Writer(self._file, chunk_size=CHUNK_BYTES, compression=CompressionType.NONE, use_statistics=True)
+        self._mcap = Writer(
+            cast("IO[bytes]", self._file), chunk_size=CHUNK_BYTES, compression=CompressionType.NONE, use_statistics=True
+        )
         self._guard(lambda: self._start(head))
 
     def write(self, record: WireRecord) -> None:
@@ -110,7 +112,7 @@ class BundleWriter:
         self._failed = True
         self._file.close()
 
-    def __enter__(self) -> BundleWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
