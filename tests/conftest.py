@@ -20,6 +20,7 @@ TINY_VOCABULARY = 264
 TINY_POSITIONS = 128
 SLIDING_WINDOW = 8
 
+_SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "<unk>")
 _CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
@@ -30,8 +31,8 @@ _CHAT_TEMPLATE = (
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """tiny_model(family) -> folder of a random checkpoint (6 layers, width 48) with a byte-level tokenizer.
 
-    mistral and gemma3_text have a sliding window of 8 positions (gemma3_text in every layer but the third and the sixth),
-    qwen2 has one in its last three layers. Weights are the same in every run.
+    mistral and gemma3_text have a sliding window of 8 positions (gemma3_text in every layer but the third and the
+    sixth), qwen2 has one in its last three layers. Weights are the same in every run.
     """
     made: dict[str, Path] = {}
 
@@ -45,7 +46,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """The folder of the embedded model, fetched into the cache by the first test that needs it; skips when it cannot be."""
+    """Folder of the embedded model, fetched into the cache by the first test that needs it; skips when it cannot."""
     from splitwire.backbone import fetch_embedded  # noqa: PLC0415 - collecting tests must not load torch
     from splitwire.errors import ModelError  # noqa: PLC0415
 
@@ -129,9 +130,10 @@ def _tiny_tokenizer() -> Any:
     tokenizer = Tokenizer(models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>", "<pad>", "<unk>"])
+    tokenizer.add_special_tokens(list(_SPECIAL_TOKENS))
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+        tokenizer_object=tokenizer,
+        **dict(zip(("bos_token", "eos_token", "pad_token", "unk_token"), _SPECIAL_TOKENS, strict=True)),
     )
     fast.chat_template = _CHAT_TEMPLATE
     return fast

@@ -1,7 +1,7 @@
 """Loading a causal language model and cutting it into head | middle | tail.
 
-Importing this package is cheap: torch and transformers load with the first name that needs them, so settings and command
-lines can use `ModelSettings` without the wait.
+Importing this package is cheap: torch and transformers load with the first name that needs them, so settings and
+command lines can use `ModelSettings` without the wait.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from splitwire.errors import ModelError
 _INDEX_FILE = "model.safetensors.index.json"
 _HUB_PATTERNS = ("*.json", "*.model", "*.txt", "*.jinja")
 _LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,9 @@ def _converted_folder(settings: ModelSettings, folder: Path) -> Checkpoint:
 
 
 def _from_hub(settings: ModelSettings) -> Path:
-    """A hub repository through the hub's own cache; its weights are fetched in the form that it has, safetensors first."""
+    """A hub repository through the hub's own cache; safetensors if it has them, else .bin files."""
     import huggingface_hub  # noqa: PLC0415 - local models need no hub client
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
 
     def fetch(*patterns: str) -> Path:
         return Path(
@@ -146,7 +145,7 @@ def _from_hub(settings: ModelSettings) -> Path:
         return folder if any(folder.glob("*.safetensors")) else fetch("*.bin")
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
-            f"model source {settings.source!r} is neither a folder here nor reachable on the hub ({type(error).__name__})",
+            f"model source {settings.source!r} is no folder here and not on the hub ({type(error).__name__})",
             remedy=f"check the path or the hub id, or use {EMBEDDED_MODEL} after `splitwire fetch`",
         ) from None
 
@@ -162,14 +161,12 @@ def _key(files: list[Path]) -> str:
 
 def _read_header(file: Path) -> Iterator[StoredTensor]:
     try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
-            if not 0 < length <= min(_MAX_HEADER_BYTES, file.stat().st_size):
-                raise ValueError("header length")
-            header: dict[str, Any] = json.loads(opened.read(length))
-        # safetensors' own check of offsets, sizes and overlaps, before anything is read by them
+        # safetensors' own check of sizes, offsets and overlaps, before anything is read by them
         with safe_open(file, framework="pt"):
             pass
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
+            header: dict[str, Any] = json.loads(opened.read(length))
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(
             f"{file} is not a safetensors file ({type(error).__name__})", remedy="download it again"

@@ -1,7 +1,7 @@
 """Turns a checkpoint that cannot be read tensor by tensor (GGUF, pytorch_model.bin) into safetensors, once.
 
-The converted folder appears by one rename: it is whole or absent. GGUF weights are dequantised to float32, bit for bit what
-transformers gives. Nothing here unpickles: .bin files go through torch's weights-only reader.
+The converted folder appears by one rename: it is whole or absent. GGUF weights are dequantised to float32, bit for
+bit what transformers gives. Nothing here unpickles: .bin files go through torch's weights-only reader.
 """
 
 from __future__ import annotations

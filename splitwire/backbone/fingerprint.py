@@ -1,8 +1,9 @@
 """A digest of the delegated layers' weights as stored, so that two nodes notice when they hold different models.
 
-SHA-256 over (name, dtype, shape, bytes) of every tensor of layers [first_layer, last_layer), in layer and name order, read
-straight from the files. Names are `<layer>.<rest>`, so that the same weights under another prefix agree. It detects
-mistakes; a lying node can echo it. Results are kept beside the cache, keyed by path, size and change time of the files.
+SHA-256 over (name, dtype, shape, bytes) of every tensor of layers [first_layer, last_layer), in layer and name order,
+read straight from the files. Names are `<layer>.<rest>`, so that the same weights under another prefix agree. It
+detects mistakes; a lying node can echo it. Results are kept beside the cache, keyed by path, size and change time of
+the files.
 """
 
 from __future__ import annotations

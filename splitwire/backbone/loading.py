@@ -1,8 +1,8 @@
 """Loads the parts of a model, each with its own tensors only, and the whole model for comparison and preparation.
 
-A part is built without memory for its parameters and then given the tensors it owns, one by one, from the checkpoint. What
-it does not own is removed before that, so it is never read. Refused with ModelError: a tensor of another shape than the
-config says, a parameter that the checkpoint does not have, a device that is not there.
+A part is built without memory for its parameters and then given the tensors it owns, one by one, from the checkpoint.
+What it does not own is removed before that, so it is never read. Refused with ModelError: a tensor of another shape
+than the config says, a parameter that the checkpoint does not have, a device that is not there.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Loader:
         return _linear(weight.to(self.device))
 
     def fill(self, body: nn.Module, first: int) -> None:
-        """Gives every parameter and stored buffer of `body` its tensor; the body's layer 0 is layer `first` of the checkpoint."""
+        """Gives every parameter of `body` its tensor; the body's layer 0 is layer `first` of the checkpoint."""
         names = {self._stored_name(name, first): name for name in body.state_dict()}
         for stored, tensor in self.checkpoint.read(names, self.dtype):
             _assign(body, names[stored], tensor)

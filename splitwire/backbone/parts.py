@@ -1,13 +1,13 @@
 """Head, middle and tail of a causal language model: each is the family's own base model with only its layers.
 
-All three are called alike, `part(rows, attention_mask, position_ids, cache) -> hidden [B, T, H]`, where rows are token ids
-[B, T] for the head and hidden states [B, T, H] for the others. `attention_mask` is [B, past + T] with 1 for real positions
-(None when all are real), `position_ids` [B, T] (None: counted from the cache's length, padding or not), and `cache` a
-transformers Cache of this part's own layers, from `new_cache()`.
+All three are called alike, `part(rows, attention_mask, position_ids, cache) -> hidden [B, T, H]`, where rows are
+token ids [B, T] for the head and hidden states [B, T, H] for the others. `attention_mask` is [B, past + T] with 1 for
+real positions (None when all are real), `position_ids` [B, T] (None: counted from the cache's length, padding or
+not), and `cache` a transformers Cache of this part's own layers, from `new_cache()`.
 
-What a part does not own is not there: the middle has no embedding, no final norm and no lm_head, GPT-2's position embedding
-and embedding dropout are in the head alone, Gemma's embedding scale too. Parameters require gradients, as after
-from_pretrained; parts come in eval mode.
+What a part does not own is not there: the middle has no embedding, no final norm and no lm_head, GPT-2's position
+embedding and embedding dropout are in the head alone, Gemma's embedding scale too. Parameters require gradients, as
+after from_pretrained; parts come in eval mode.
 
 B sequences, T new positions, H hidden width, V vocabulary.
 """
@@ -32,7 +32,7 @@ class ZeroPositions(nn.Module):
 
 
 class BackbonePart(nn.Module):
-    """Layers [first_layer, last_layer) of the model. `body` is the family's base model, `config` counts its layers only."""
+    """Layers [first_layer, last_layer): `body` is the family's base model, `config` counts its layers only."""
 
     def __init__(self, body: Any, family: Family, first_layer: int, last_layer: int) -> None:
         super().__init__()
@@ -54,12 +54,14 @@ class BackbonePart(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        return next(self.body.parameters()).device
+        parameter: nn.Parameter = next(self.body.parameters())
+        return parameter.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the parameters, which is that of the computation."""
-        return next(self.body.parameters()).dtype
+        parameter: nn.Parameter = next(self.body.parameters())
+        return parameter.dtype
 
     def new_cache(self) -> DynamicCache:
         """An empty cache for this part's layers; sliding layers keep no more than their window."""

@@ -4,8 +4,8 @@
     middle = layers [first_layer, last_layer)         untrusted node
     tail = layers [last_layer, N), final norm, lm_head   trusted node
 
-An integer is a layer number; a number strictly between 0 and 1 is a fraction of the depth, rounded to the nearest layer.
-Refused with ModelError: a head, middle or tail without a layer.
+An integer is a layer number; a number strictly between 0 and 1 is a fraction of the depth, rounded to the nearest
+layer. Refused with ModelError: a head, middle or tail without a layer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ CACHE_VARIABLE = "SPLITWIRE_CACHE"
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """A causal language model and its cut. Both sides hold these settings; the handshake compares what follows from them.
+    """A causal language model and its cut. Both sides hold these; the handshake compares what follows from them.
 
-    `source` is a local folder, a .gguf file, a hub id, or the embedded model's name. `gguf_file` names a file inside a
-    folder or hub repository. `cache_dir` holds converted checkpoints; empty means $SPLITWIRE_CACHE or ~/.cache/splitwire.
+    `source` is a local folder, a .gguf file, a hub id, or the embedded model's name. `gguf_file` names a file inside
+    a folder or hub repository. `cache_dir` holds converted checkpoints; empty means $SPLITWIRE_CACHE or
+    ~/.cache/splitwire.
     """
 
     source: str = EMBEDDED_MODEL
@@ -41,7 +42,7 @@ class ModelSettings:
     cache_dir: str = ""
 
     def layer_range(self, num_layers: int) -> tuple[int, int]:
-        """The delegated layers [first, last) of a model with `num_layers` layers; ModelError when the cut is impossible."""
+        """The delegated layers [first, last) of `num_layers`; ModelError when the cut is impossible."""
         first = _layer_number("first_layer", self.first_layer, num_layers)
         last = _layer_number("last_layer", self.last_layer, num_layers)
         if not 1 <= first < last <= num_layers - 1:

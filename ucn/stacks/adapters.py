@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+from typing import cast
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -49,7 +50,7 @@ def with_lora(base: MiddleModel, settings: stack_pb2.LoraSettings) -> tuple[Midd
     is_conv = any(isinstance(module, Conv1D) for module in base.modules())
     config = LoraConfig(
         r=settings.rank,
-        lora_alpha=settings.alpha,
+        lora_alpha=cast("int", settings.alpha),  # PEFT only ever divides it
         lora_dropout=0.0,
         target_modules=list(settings.target_modules),
         fan_in_fan_out=is_conv,

@@ -1,8 +1,9 @@
 """What a session's computation must offer, whatever stands behind it.
 
-A stack belongs to one session and is called from one thread at a time. Rows come and go as tensors; nothing here knows the
-wire. The caller has checked the frame (dtype, sizes, finite values); a stack checks what only it knows: widths, lengths,
-caches, kept steps. Its errors are the tree of splitwire.errors, carry steps and sizes, and never a value.
+A stack belongs to one session and is called from one thread at a time. Rows come and go as tensors; nothing here
+knows the wire. The caller has checked the frame (dtype, sizes, finite values); a stack checks what only it knows:
+widths, lengths, caches, kept steps. Its errors are the tree of splitwire.errors, carry steps and sizes, and never a
+value.
 
 B sequences or frames, T positions or rows, D width.
 """
@@ -23,8 +24,8 @@ PaddingSide = Literal["left", "right", ""]
 class ForwardCall:
     """What to do with the rows of a FORWARD frame.
 
-    `row_lengths` holds the number of real positions of each sequence in this frame, () when all are full; the padding is
-    on `padding_side`. `cache_id` counts in mode "cached" only; an id not seen before starts an empty cache.
+    `row_lengths` holds the number of real positions of each sequence in this frame, () when all are full; the padding
+    is on `padding_side`. `cache_id` counts in mode "cached" only; an id not seen before starts an empty cache.
     """
 
     step: int
@@ -63,10 +64,10 @@ class Stack(Protocol):
         """Number of scalars that an optimizer step changes."""
 
     def forward(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
-        """Output rows of the same shape. Mode "train" keeps the graph until `backward` or `discard` of the same step."""
+        """Output rows of the same shape. Mode "train" keeps the graph until `backward` or `discard` of the step."""
 
     def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient with respect to the input rows of a kept step; parameter gradients add up. StateError if not kept."""
+        """Gradient with respect to the input rows of a kept step; parameter gradients add up. StateError otherwise."""
 
     def discard(self, step: int) -> None:
         """Drops the graph of a kept step. StateError if it is not kept."""

@@ -1,14 +1,15 @@
 """Key-value caches of one session: which positions are real, how large they are, and how they are rolled back.
 
-Each cache is transformers' own, beside a mask of real positions [B, total]. Sliding layers keep no more than their window,
-so a cache that has grown past a window cannot be cropped: StateError. A cache whose forward pass failed half-way is lost,
-and using it again is refused rather than started afresh.
+Each cache is transformers' own, beside a mask of real positions [B, total]. Sliding layers keep no more than their
+window, so a cache that has grown past a window cannot be cropped: StateError. A cache whose forward pass failed
+half-way is lost, and using it again is refused rather than started afresh.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from transformers import DynamicCache
@@ -33,7 +34,8 @@ class CacheEntry:
     @property
     def num_bytes(self) -> int:
         """Bytes that the cache's tensors hold."""
-        stored = [tensor for layer in self.cache.layers for tensor in (layer.keys, layer.values) if tensor is not None]
+        layers: list[Any] = self.cache.layers
+        stored = [tensor for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None]
         return sum(tensor.untyped_storage().nbytes() for tensor in stored)
 
 
@@ -65,7 +67,7 @@ class CacheTable:
             return CacheEntry(self._base.new_cache(), empty)
         if entry.mask.shape[0] != num_sequences:
             raise FrameError(
-                f"step {call.step}: frame has {num_sequences} sequences, cache {call.cache_id} has {entry.mask.shape[0]}",
+                f"step {call.step}: {num_sequences} sequences, but cache {call.cache_id} has {entry.mask.shape[0]}",
                 remedy="reorder the cache first, or use another cache_id",
             )
         return entry
@@ -106,7 +108,7 @@ class CacheTable:
                 remedy="open the session with larger max_cache_sequences",
             )
         order = torch.tensor(list(indices), dtype=torch.long, device=entry.mask.device)
-        entry.cache.reorder_cache(order)
+        entry.cache.reorder_cache(cast("torch.LongTensor", order))
         entry.mask = entry.mask.index_select(0, order)
 
     def crop(self, cache_id: int, num_positions: int) -> None:
@@ -158,7 +160,8 @@ class CacheTable:
 
 def _windows(base: MiddleModel) -> list[int | None]:
     """The sliding window of each layer; None for a layer that sees everything."""
-    return [layer.sliding_window if layer.is_sliding else None for layer in base.new_cache().layers]
+    layers: list[Any] = base.new_cache().layers
+    return [layer.sliding_window if layer.is_sliding else None for layer in layers]
 
 
 def _bytes_per_position(base: MiddleModel, dtype: torch.dtype) -> int:

@@ -1,16 +1,18 @@
-"""The gram surrogate: a small network over a frame's rows that commutes with the secret gauges, so it can train under them.
+"""The gram surrogate: a small network over a frame's rows that commutes with the secret gauges, so it can train under
+them.
 
-Unit rows u and norms r of a frame x [R, D]; g = u u^T. In each layer a router (softmax over experts) reads mean, standard
-deviation and maximum of g^2 over a row's other rows; expert e sends messages softmax(exp(log_temperature) g^2 + w g) * g over
-the other rows. Then u <- normalise(u + sum over experts of route * gain * message), and, when radial,
-r <- r (1 + sum over experts of route * radial_gain * sigmoid(radial_scale r + radial_bias)). Output: output_gain * r * u.
+Unit rows u and norms r of a frame x [R, D]; g = u u^T. In each layer a router (softmax over experts) reads mean,
+standard deviation and maximum of g^2 over a row's other rows; expert e sends messages softmax(exp(log_temperature)
+g^2 + w g) * g over the other rows. Then u <- normalise(u + sum over experts of route * gain * message), and, when
+radial, r <- r (1 + sum over experts of route * radial_gain * sigmoid(radial_scale r + radial_bias)). Output:
+output_gain * r * u.
 
-Commutes with a permutation of the rows and a rotation in O(D). With `sign_invariant` w g becomes w |g|, and it commutes with
-a sign for each row; without `radial` also with a scale for each row. With 8 experts and 2 layers it has 161 parameters, 113
-without the radial part.
+Commutes with a permutation of the rows and a rotation in O(D). With `sign_invariant` w g becomes w |g|, and it
+commutes with a sign for each row; without `radial` also with a scale for each row. With 8 experts and 2 layers it has
+161 parameters, 113 without the radial part.
 
-NOT causal: row t reads row t + 1. So there is no inference session, no KV cache and no generation, and a score that must
-not see the future has to be taken on prefixes.
+NOT causal: row t reads row t + 1. So there is no inference session, no KV cache and no generation, and a score that
+must not see the future has to be taken on prefixes.
 
 N frames, R rows, D width, E experts. Computes in float32.
 """
@@ -37,7 +39,7 @@ _INITIAL_SPREAD = 0.3
 
 
 class GramLayer(nn.Module):
-    """One round of messages: 8 x 6 expert scalars (8 x 3 without the radial part) and a router Linear(3, 8) by default."""
+    """One round of messages. With 8 experts: 8 x 6 scalars (8 x 3 without the radial part), a router Linear(3, 8)."""
 
     def __init__(self, settings: stack_pb2.GramSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -99,7 +101,8 @@ class GramNetwork(nn.Module):
         unit_NRD = rows_NRD / norm_NR1.clamp_min(_EPSILON)
         for layer in self.layers:
             unit_NRD, norm_NR1 = layer(unit_NRD, norm_NR1)
-        return self.output_gain * norm_NR1 * unit_NRD
+        output_NRD: torch.Tensor = self.output_gain * norm_NR1 * unit_NRD
+        return output_NRD
 
 
 class GramStack:

@@ -28,7 +28,7 @@ class KeptGraphs:
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def check_room(self, step: int) -> None:
-        """LimitError when another step cannot be kept, StateError when this one already is; before anything is computed."""
+        """LimitError when no other step can be kept, StateError when this one is; before anything is computed."""
         if step in self._kept:
             raise StateError(f"step {step} is already kept", remedy="use a new step for each training frame")
         if len(self._kept) >= self._max_kept_steps:
@@ -85,11 +85,12 @@ class Trainable:
             parameter.grad = None
 
     def squared_gradient_norm(self) -> float:
-        """Over all parameters, in float64 on the host, so that it does not overflow in half precision."""
+        """Over all parameters, summed in float64."""
         gradients = self._gradients()
         if not gradients:
             return 0.0
-        return float(torch.stack([gradient.float().pow(2).sum().double() for gradient in gradients]).sum())
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64).square().cpu() for gradient in gradients]
+        return float(torch.stack(norms).sum())
 
     def step(self, learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> float:
         """Scales, clips and applies the gradients; their squared norm from before. Nothing is changed on an error."""

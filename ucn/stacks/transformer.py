@@ -1,8 +1,8 @@
 """The model's own decoder layers [first, last) as a session's computation: inference with KV caches, and training.
 
-Attention masks never cross: they are rebuilt from the number of real positions of each sequence and the padding side, and
-position ids count real positions, as transformers' generate does. Full frames run without a mask. Layers run in eval mode
-(no dropout), so a step that is sent again gives the same bytes.
+Attention masks never cross: they are rebuilt from the number of real positions of each sequence and the padding side,
+and position ids count real positions, as transformers' generate does. Full frames run without a mask. Layers run in
+eval mode (no dropout), so a step that is sent again gives the same bytes.
 
 Refused: rows of another width, lengths that do not fit, more positions than the model was built for, a KV cache in a
 session that asked for none, a TRAIN frame outside a training session, too many steps that wait for their gradient.
@@ -176,7 +176,7 @@ def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]
         return torch.ones(num_sequences, num_positions, dtype=torch.bool)
     if len(lengths) != num_sequences or any(not 1 <= length <= num_positions for length in lengths):
         raise FrameError(
-            f"row_lengths has {len(lengths)} entries for {num_sequences} sequences, or one outside 1 to {num_positions}",
+            f"row_lengths has {len(lengths)} entries for {num_sequences} sequences, or one not in 1 to {num_positions}",
             remedy="send one length for each sequence, or none when all are full",
         )
     if side not in {"left", "right"}:
@@ -187,7 +187,7 @@ def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]
 
 
 def position_ids(mask: torch.Tensor, num_new: int) -> torch.Tensor:
-    """Position [B, T] of the last `num_new` columns of a mask [B, total]: how many real positions come before; 0 for padding."""
+    """Positions [B, T] of the last columns of a mask [B, total]: how many real ones come before; 0 for padding."""
     counted = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 0)
     return counted[:, mask.shape[1] - num_new :]
 
