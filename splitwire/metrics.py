@@ -1,0 +1,93 @@
+"""Names of all Prometheus metrics, in one place, and the server that shows them.
+
+Base units, `_total` on counters, few labels. A metric is a channel too: no label ever holds a session, user, token,
+document or step, and the server binds to loopback unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from splitwire.errors import SettingsError
+from splitwire.tls import split_address
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of the contract."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+WIRE_BYTES = Metric("splitwire_wire_bytes_total", "counter", "Serialized bytes that crossed.", ("hop", "direction"))
+STEP_SECONDS = Metric("splitwire_step_seconds", "histogram", "Duration of a part of a step.", ("phase",))
+DEFENCE_INFO = Metric("splitwire_defence_info", "gauge", "1 for the defence in effect.", ("defence",))
+UCN_SESSIONS_ACTIVE = Metric("ucn_sessions_active", "gauge", "Sessions that hold a lease.")
+UCN_QUEUE_DEPTH = Metric("ucn_queue_depth", "gauge", "Frames that wait for the device.")
+RPC_HANDLED = Metric(
+    "grpc_server_handled_total", "counter", "Calls that ended, by code.", ("grpc_service", "grpc_method", "grpc_code")
+)
+AUDITOR_GATE = Metric("auditor_gate_pp", "gauge", "Token gate above the floor.", ("attack", "family"))
+AUDITOR_FLOOR = Metric("auditor_floor_pp", "gauge", "What a constant guesser reads.")
+AUDITOR_PARTITION_AUC = Metric("auditor_partition_auc_ratio", "gauge", "AUC of telling real rows from decoys.")
+AUDITOR_VERDICT = Metric("auditor_verdict", "gauge", "1 for the state of the last verdict, else 0.", ("state",))
+AUDITOR_TAP_DROPPED = Metric("auditor_tap_dropped_total", "counter", "Messages that the tap did not record.")
+AUDITOR_LAST_RUN = Metric(
+    "auditor_last_run_timestamp_seconds", "gauge", "When the last audit ended. Alert when it is old."
+)
+
+ALL = (
+    WIRE_BYTES,
+    STEP_SECONDS,
+    DEFENCE_INFO,
+    UCN_SESSIONS_ACTIVE,
+    UCN_QUEUE_DEPTH,
+    RPC_HANDLED,
+    AUDITOR_GATE,
+    AUDITOR_FLOOR,
+    AUDITOR_PARTITION_AUC,
+    AUDITOR_VERDICT,
+    AUDITOR_TAP_DROPPED,
+    AUDITOR_LAST_RUN,
+)
+
+
+def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
+    """A counter of that name in the registry."""
+    return Counter(metric.name, metric.text, metric.labels, registry=registry)
+
+
+def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
+    """A gauge of that name in the registry."""
+    return Gauge(metric.name, metric.text, metric.labels, registry=registry)
+
+
+def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    """A histogram of that name in the registry."""
+    return Histogram(metric.name, metric.text, metric.labels, registry=registry)
+
+
+def serve(address: str, registry: CollectorRegistry) -> Callable[[], None]:
+    """Shows the registry over HTTP at host:port, in a thread; returns what stops it. SettingsError when it cannot."""
+    host, port = split_address(address)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise SettingsError(
+            f"metrics address {address} cannot be used: {error.strerror}",
+            remedy="choose another port, or turn metrics off",
+        ) from None
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop
