@@ -1,0 +1,154 @@
+"""The server: what listens, and how it stops.
+
+Stopping (SIGTERM or SIGINT): health says NOT_SERVING and no session is opened; open sessions may go on for
+`drain_seconds`; then their streams end with UNAVAILABLE after the answer that is under way, sessions are freed,
+metrics stop, and the process ends with 0. A second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+import splitwire
+from splitwire.errors import SettingsError
+from splitwire.tls import server_credentials
+from splitwire.wire import (
+    KEEPALIVE_MIN_INTERVAL_MS,
+    KEEPALIVE_TIME_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    MAX_MESSAGE_BYTES,
+    SERVICE,
+)
+from ucn.interceptors import interceptors
+from ucn.metrics import UcnMetrics, serve_metrics
+from ucn.node import Node
+from ucn.service import StackServicer
+from ucn.sessions import SessionTable
+from ucn.settings import UcnSettings, check
+
+_log = structlog.get_logger("ucn")
+_SPARE_CALLS = 16
+_FORCED_EXIT = 128 + signal.SIGTERM
+
+
+class UcnServer:
+    """One listening server over one node. Belongs to the event loop that starts it."""
+
+    def __init__(self, settings: UcnSettings, node: Node) -> None:
+        check(settings)
+        self._settings = settings
+        self._node = node
+        self._metrics = UcnMetrics()
+        limits = settings.limits
+        self._table = SessionTable(
+            max_sessions=limits.max_sessions,
+            max_sessions_per_peer=limits.max_sessions_per_peer,
+            lease_seconds=settings.lease_seconds,
+        )
+        self._metrics.watch(lambda: len(self._table), lambda: node.queue_depth)
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._stop_metrics: Callable[[], None] | None = None
+        self.address = ""
+        self.metrics_port = 0
+
+    async def start(self) -> None:
+        """Binds and serves; afterwards `address` holds the host and the port that was bound."""
+        settings = self._settings
+        server = grpc.aio.server(
+            interceptors=interceptors(self._metrics, self._allowed_names()),
+            options=_options(),
+            maximum_concurrent_rpcs=2 * settings.limits.max_sessions + _SPARE_CALLS,
+        )
+        servicer = StackServicer(settings, self._node, self._table, self._metrics)
+        server.add_generic_rpc_handlers((servicer.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if settings.reflection:
+            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        port = self._bind(server)
+        if settings.metrics.listen:
+            self.metrics_port, self._stop_metrics = serve_metrics(self._metrics, settings.metrics.listen, settings.tls)
+        await server.start()
+        self._server = server
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self.address = f"{settings.listen.rpartition(':')[0]}:{port}"
+        _log.info("serving", address=self.address, metrics_port=self.metrics_port, version=splitwire.__version__)
+
+    async def drain(self) -> None:
+        """Stops as the module says; returns when everything is freed."""
+        _log.info("draining", num_sessions=len(self._table), drain_seconds=self._settings.drain_seconds)
+        await self._health.enter_graceful_shutdown()
+        self._table.start_draining()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._table.emptied(), self._settings.drain_seconds)
+        self._table.end_streams()
+        await self.stop(self._settings.step_grace_seconds)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Ends calls after at most `grace_seconds` and frees everything."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+        await self._table.close_all()
+        if self._stop_metrics is not None:
+            await asyncio.to_thread(self._stop_metrics)
+        await asyncio.to_thread(self._node.shutdown)
+        _log.info("stopped")
+
+    def _allowed_names(self) -> frozenset[str] | None:
+        return None if self._settings.insecure_loopback else frozenset(self._settings.allowed_names)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        listen, tls = self._settings.listen, self._settings.tls
+        try:
+            port = (
+                server.add_insecure_port(listen)
+                if tls is None
+                else server.add_secure_port(listen, server_credentials(tls))
+            )
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise SettingsError(
+                f"listen {listen} cannot be bound", remedy="choose a free port on an address of this machine"
+            )
+        return int(port)
+
+
+async def serve(settings: UcnSettings, node: Node) -> None:
+    """Serves until SIGTERM or SIGINT, then drains."""
+    server = UcnServer(settings, node)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    await server.start()
+    await stopping.wait()
+    await server.drain()
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        os._exit(_FORCED_EXIT)  # a computation that runs would keep an ordinary exit waiting
+    stopping.set()
+
+
+def _options() -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_INTERVAL_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,201 @@
+"""One session: its order of steps, what it has answered, and the stack that it owns.
+
+Invariants. One request at a time. FORWARD frames and control messages carry a strictly increasing step; BACKWARD
+carries the step of a kept graph. A request that comes again with the same bytes gets the same answer and changes
+nothing. A step that was refused before the stack ran is not taken. An unexpected failure of the stack leaves its
+state unknown: the session then refuses everything but its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import structlog
+import torch
+
+from splitwire.errors import LimitError, PeerError, ReplayError, StateError
+from splitwire.v1 import channels_pb2, stack_pb2
+from splitwire.wire import session_hash
+from ucn.caches import SessionCaches
+from ucn.controls import nothing, plan_control
+from ucn.executor import DeviceExecutor
+from ucn.intake import ControlRequest, Request, TensorRequest
+from ucn.metrics import UcnMetrics
+from ucn.replies import ReplyCache
+from ucn.stacks.base import ForwardCall, Stack
+from ucn.steps import (
+    Outcome,
+    Terms,
+    check_tensor,
+    compute_backward,
+    compute_forward,
+    forward_call,
+)
+
+_log = structlog.get_logger("ucn")
+
+T = TypeVar("T")
+
+
+class Session:
+    """State of one session. All methods run on the event loop; only the stack's work leaves it."""
+
+    def __init__(
+        self,
+        session_id: str,
+        owner: str,
+        *,
+        terms: Terms,
+        stack: Stack,
+        executor: DeviceExecutor,
+        caches: SessionCaches,
+        replies: ReplyCache,
+        metrics: UcnMetrics,
+        save: Callable[[str, Stack], str],
+    ) -> None:
+        self.session_id = session_id
+        self.hash = session_hash(session_id)
+        self.owner = owner
+        self.terms = terms
+        self.stack = stack
+        self.caches = caches
+        self.kept_steps: set[int] = set()
+        self.last_step = 0
+        self._executor = executor
+        self._replies = replies
+        self._metrics = metrics
+        self._save = save
+        self._lock = asyncio.Lock()
+        self._failed_step = 0
+        self._is_closed = False
+
+    async def settle(self) -> int:
+        """Waits for the request that runs, if any; the last step that was applied."""
+        async with self._lock:
+            return self.last_step
+
+    async def answer(self, request: Request) -> Sequence[bytes]:
+        """Applies a request, or finds the answer that it already had."""
+        async with self._lock:
+            self._check_usable()
+            kept = self._replies.find(request.key, request.digest)
+            if kept is not None:
+                return kept
+            messages = await self._apply(request)
+            self._replies.keep(request.key, request.digest, messages)
+            return messages
+
+    async def close(self) -> None:
+        """Frees what the session holds, after the request that runs. Calling it again does nothing."""
+        async with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.caches.release_all()
+            self.kept_steps.clear()
+            await self._executor.run(self.stack.close)
+
+    def save_checkpoint(self, label: str) -> str:
+        """Writes the trainable state under `label`; SHA-256 of the file. Runs on the device's thread."""
+        return self._save(label, self.stack)
+
+    async def _apply(self, request: Request) -> Sequence[bytes]:
+        if isinstance(request, ControlRequest):
+            return await self._control(request.control)
+        if request.frame.header.hop == channels_pb2.HOP_BACKWARD:
+            return await self._backward(request)
+        return await self._forward(request)
+
+    async def _forward(self, request: TensorRequest) -> Sequence[bytes]:
+        header = request.frame.header
+        self._check_order(header.step)
+        call = forward_call(header, self.terms)
+        undo = self._book_cache(header, call)
+
+        def work() -> Outcome:
+            return compute_forward(self.stack, request, call, self.terms, self._executor.device)
+
+        outcome = await self._run("forward", header.step, work, undo)
+        self.last_step = header.step
+        if call.mode == "train" and outcome.error is None:
+            self.kept_steps.add(header.step)
+        return _messages(outcome)
+
+    async def _backward(self, request: TensorRequest) -> Sequence[bytes]:
+        header = request.frame.header
+        if header.step not in self.kept_steps:
+            raise StateError(
+                f"BACKWARD of step {header.step} finds no kept graph",
+                remedy="send it once, for a TRAIN step that was not discarded",
+            )
+        check_tensor(header, self.terms)
+
+        def work() -> Outcome:
+            return compute_backward(self.stack, request, self.terms, self._executor.device)
+
+        outcome = await self._run("backward", header.step, work)
+        self.kept_steps.remove(header.step)
+        return _messages(outcome)
+
+    async def _control(self, control: stack_pb2.Control) -> Sequence[bytes]:
+        self._check_order(control.step)
+        plan = plan_control(self, control)
+        result = await self._run(plan.phase, control.step, plan.work, plan.undo)
+        plan.commit()
+        self.last_step = control.step
+        answer = stack_pb2.ControlResult(step=control.step, **result)
+        return (stack_pb2.ExchangeResponse(control_result=answer).SerializeToString(),)
+
+    async def _run(self, phase: str, step: int, work: Callable[[], T], undo: Callable[[], None] = nothing) -> T:
+        """Runs `work` on the device's thread. A PeerError means that the stack refused and nothing changed."""
+
+        def timed() -> T:
+            with self._metrics.step(phase):
+                return work()
+
+        try:
+            return await self._executor.run(timed)
+        except PeerError:
+            undo()
+            raise
+        except torch.OutOfMemoryError:
+            self._failed_step = step
+            raise LimitError(
+                f"the device has no memory left for step {step}",
+                remedy="open a new session with smaller batches, or wait until other sessions have ended",
+            ) from None
+        except Exception as error:
+            self._failed_step = step
+            _log.error("session_failed", session=self.hash, step=step, phase=phase, error=type(error).__name__)
+            raise
+
+    def _book_cache(self, header: stack_pb2.FrameHeader, call: ForwardCall) -> Callable[[], None]:
+        """Reserves the cache that a CACHED frame will need; returns how to take that back."""
+        if call.mode != "cached":
+            return nothing
+        total_bytes = self.stack.cache_bytes_for(call, tuple(header.shape))
+        before = self.caches.extend(call.cache_id, header.shape[0], total_bytes)
+        return lambda: self.caches.restore(call.cache_id, before)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise StateError(f"session {self.hash} is closed", remedy="open a new session")
+        if self._failed_step:
+            raise StateError(
+                f"session {self.hash} failed at step {self._failed_step}",
+                remedy="open a new session, from a checkpoint if there is one",
+            )
+
+    def _check_order(self, step: int) -> None:
+        if step <= self.last_step:
+            raise ReplayError(
+                f"step {step} came after step {self.last_step}", remedy="number steps upwards and send them in order"
+            )
+
+
+def _messages(outcome: Outcome) -> Sequence[bytes]:
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.messages

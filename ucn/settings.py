@@ -1,0 +1,114 @@
+"""Settings of the untrusted node, and what may not be combined.
+
+Refused: a server without TLS unless it is bound to loopback and says so; metrics outside loopback without mutual
+TLS. Sizes are in bytes, durations in seconds; every limit is checked before allocation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from splitwire.backbone.settings import ModelSettings
+from splitwire.errors import SettingsError
+from splitwire.tls import TlsFiles, check_insecure_address, split_address
+
+_Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0)]
+_Name = Annotated[str, Field(min_length=1)]
+
+TRUSTED_NODE_NAMES = ("tln.splitwire", "tap.splitwire")
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """What peers may use. A request beyond a limit is answered RESOURCE_EXHAUSTED and changes nothing."""
+
+    max_sessions: _Count = 16
+    max_sessions_per_peer: _Count = 16
+    max_frame_bytes: _Count = 256 << 20
+    max_rows: _Count = 1 << 18
+    max_cache_bytes: _Count = 2 << 30
+    """Key-value caches of one session, all together."""
+    max_total_cache_bytes: _Count = 8 << 30
+    """Key-value caches of all sessions."""
+    max_kept_steps: _Count = 16
+    """TRAIN steps of a session whose BACKWARD has not come yet; each keeps its graph."""
+    max_gram_pairs: _Count = 1 << 22
+    """Frames x rows x rows of one frame of the gram stack, whose memory grows with it."""
+    max_reply_bytes: Annotated[int, Field(ge=0)] = 64 << 20
+    """Answers a session keeps beside the last one, for requests that come again after a broken stream."""
+    max_checkpoints_per_peer: _Count = 8
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    """Where Prometheus may pull. An empty address switches the listener off."""
+
+    listen: str = ""
+
+
+@dataclass(frozen=True)
+class UcnSettings:
+    """Everything that `ucn serve` needs."""
+
+    listen: _Name = "127.0.0.1:7431"
+    tls: TlsFiles | None = None
+    allowed_names: tuple[_Name, ...] = TRUSTED_NODE_NAMES
+    """Subject alternative names of client certificates that may call; a certificate of the same CA is not enough."""
+    insecure_loopback: bool = False
+    model: ModelSettings = field(default_factory=ModelSettings)
+    """Not loaded when only the gram stack is allowed."""
+    stacks: tuple[Literal["transformer", "gram"], ...] = ("transformer", "gram")
+    gram_device: _Name = "cpu"
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of torch on the CPU; 0 leaves the choice to torch."""
+    lease_seconds: Annotated[int, Field(ge=1)] = 120
+    """A session without a stream is freed after this long."""
+    attach_timeout_seconds: _Seconds = 10.0
+    """A new stream must name its session within this time."""
+    frame_timeout_seconds: _Seconds = 60.0
+    """The next piece of a frame that has begun must come within this time."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How long sessions may go on after SIGTERM before their streams are ended."""
+    step_grace_seconds: _Seconds = 60.0
+    """How long a computation that runs when the drain ends may still take; longer than the longest step."""
+    checkpoint_dir: Path | None = None
+    """Folder for checkpoints; none refuses them."""
+    reflection: bool = False
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+
+
+def check(settings: UcnSettings) -> None:
+    """SettingsError for settings that cannot work together."""
+    split_address(settings.listen)
+    if not settings.stacks:
+        raise SettingsError("stacks is empty", remedy='allow at least one, for instance stacks = ["transformer"]')
+    _check_transport(settings)
+    _check_metrics(settings)
+
+
+def _check_transport(settings: UcnSettings) -> None:
+    if settings.insecure_loopback:
+        if settings.tls is not None:
+            raise SettingsError("insecure_loopback and tls are both set", remedy="remove one of them")
+        check_insecure_address(settings.listen)
+    elif settings.tls is None:
+        raise SettingsError(
+            "tls is not set",
+            remedy="set tls.ca, tls.certificate and tls.key (see `splitwire pki`), or insecure_loopback on 127.0.0.1",
+        )
+    elif not settings.allowed_names:
+        raise SettingsError("allowed_names is empty: nobody could call", remedy="name the trusted node's certificate")
+
+
+def _check_metrics(settings: UcnSettings) -> None:
+    if not settings.metrics.listen:
+        return
+    split_address(settings.metrics.listen)
+    if settings.tls is None:
+        check_insecure_address(settings.metrics.listen)
