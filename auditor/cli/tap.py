@@ -11,6 +11,7 @@ from splitwire.errors import SettingsError
 
 
 def command(
+    *,
     config: Annotated[Path | None, typer.Option(help="TOML file with the tap's settings.")] = None,
     listen: Annotated[str, typer.Option(help="Address for the trusted node, host:port; port 0 takes a free one.")] = "",
     upstream: Annotated[str, typer.Option(help="Address of the untrusted node, host:port.")] = "",

@@ -5,13 +5,10 @@ Labels are hop, direction, method and status code; never a session, a peer or a 
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
-from splitwire import metrics as names
-from splitwire.bundles import WireRecord
-from splitwire.v1 import channels_pb2
-
-_HOP_LABELS = {value: name.removeprefix("HOP_").lower() for name, value in channels_pb2.Hop.items()}
+from splitwire import metrics
+from splitwire.bundles import WireRecord, hop_name
 
 
 class TapMetrics:
@@ -19,19 +16,17 @@ class TapMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.wire_bytes = Counter(
-            names.WIRE_BYTES, "Serialized message bytes that crossed", ["hop", "direction"], registry=self.registry
-        )
-        self.dropped = Counter(names.TAP_DROPPED, "Records lost to a full queue", registry=self.registry)
-        self.handled = Counter(
-            names.GRPC_HANDLED, "Calls by how they ended", ["method", "code"], registry=self.registry
-        )
-        self.active = Gauge("auditor_tap_calls_active", "Calls that are running", registry=self.registry)
-        self.failed = Gauge(
-            "auditor_tap_recording_failed", "1 when the bundle cannot be completed", registry=self.registry
-        )
+        self.dropped = metrics.counter(metrics.AUDITOR_TAP_DROPPED, self.registry)
+        self.active = Gauge("auditor_tap_calls_active", "Calls that are running.", registry=self.registry)
+        self.failed = Gauge("auditor_tap_recording_failed", "1 when the bundle is lost.", registry=self.registry)
+        self._wire_bytes = metrics.counter(metrics.WIRE_BYTES, self.registry)
+        self._handled = metrics.counter(metrics.RPC_HANDLED, self.registry)
 
-    def observe(self, record: WireRecord) -> None:
-        """Counts one message that crossed, kept or not."""
-        hop = _HOP_LABELS.get(record.hop, "unspecified")
-        self.wire_bytes.labels(hop=hop, direction=record.direction).inc(len(record.message))
+    def count_message(self, record: WireRecord) -> None:
+        """Adds one message that crossed, kept or not."""
+        self._wire_bytes.labels(hop_name(record.hop), record.direction).inc(len(record.message))
+
+    def count_call(self, method: str, code: str) -> None:
+        """Adds one call that ended. `method` is a full path of the contract, or 'other'."""
+        service, _, name = method.removeprefix("/").rpartition("/")
+        self._handled.labels(service, name, code).inc()

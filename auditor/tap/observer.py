@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 
 from auditor.tap.hops import HopReader
 from splitwire import wire
-from splitwire.bundles import Direction, WireRecord
+from splitwire.bundles import WireRecord
+from splitwire.bundles.records import Direction
 from splitwire.v1 import channels_pb2, stack_pb2
 
 _KINDS = {

@@ -22,13 +22,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 
 from auditor.tap.metrics import TapMetrics
 from auditor.tap.observer import CallObserver, Seen, Sink
 from auditor.tap.upstream import Upstream
 from splitwire import wire
 from splitwire.errors import AuthError, PeerError, UnavailableError
+from splitwire.logging import get_logger
 from splitwire.tls import require_peer
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -38,7 +38,7 @@ _NOT_SERVING = b"\x08\x02"  # HealthCheckResponse{status: NOT_SERVING}
 _ERROR_KEY = "splitwire-error"
 _REMEDY_KEY = "splitwire-remedy"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
             ending = Ending(grpc.StatusCode.INTERNAL, "internal error of the tap")
         finally:
             self._metrics.active.dec()
-            self._metrics.handled.labels(method=_label(method), code=ending.code.name).inc()
+            self._metrics.count_call(_label(method), ending.code.name)
             _log.info(
                 "call",
                 method=_label(method),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from auditor.tap.metrics import TapMetrics
 from splitwire.bundles import Recorder, WireRecord
 from splitwire.errors import RecordingError
+from splitwire.logging import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Recording:
@@ -31,7 +30,7 @@ class Recording:
 
     async def take(self, record: WireRecord) -> None:
         """Hands one record to the recorder's thread. Waits for room only where the settings say so."""
-        self._metrics.observe(record)
+        self._metrics.count_message(record)
         if self.failure is not None:
             return
         if self._wait:

@@ -14,8 +14,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
-from prometheus_client import start_http_server
 
 from auditor.tap.metrics import TapMetrics
 from auditor.tap.proxy import Proxy
@@ -25,6 +23,8 @@ from auditor.tap.upstream import MESSAGE_OPTIONS, Upstream
 from splitwire import wire
 from splitwire.bundles import BundleWriter, Recorder
 from splitwire.errors import SettingsError
+from splitwire.logging import get_logger
+from splitwire.metrics import serve as serve_metrics
 from splitwire.sealing import load_signing_key
 from splitwire.settings import to_tree
 from splitwire.tls import server_credentials, split_address
@@ -40,23 +40,32 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 _CLOSE_SECONDS = 1.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Tap:
     """A running tap on the current event loop: `Tap.start`, then `stop`, after which the bundle is complete."""
 
     def __init__(
-        self, settings: TapSettings, address: str, server: Any, proxy: Proxy, upstream: Upstream, recording: Recording
+        self,
+        settings: TapSettings,
+        metrics: TapMetrics,
+        address: str,
+        server: Any,
+        proxy: Proxy,
+        upstream: Upstream,
+        recording: Recording,
+        stop_metrics: Callable[[], None] | None,
     ) -> None:
         self.settings = settings
+        self.metrics = metrics
         self.address = address
         self.stopping = asyncio.Event()
         self._server = server
         self._proxy = proxy
         self._upstream = upstream
         self._recording = recording
-        self._metrics_server: Any = None
+        self._stop_metrics = stop_metrics
 
     @classmethod
     async def start(cls, settings: TapSettings) -> Tap:
@@ -70,15 +79,14 @@ class Tap:
         key = load_signing_key(settings.signing_key) if settings.signing_key else None
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         address = _bind(server, settings)
-        metrics_server = _serve_metrics(settings.metrics.listen, metrics)
+        stop_metrics = serve_metrics(settings.metrics.listen, metrics.registry) if settings.metrics.listen else None
         writer = BundleWriter(settings.out, recorder=RECORDER_NAME, settings=to_tree(settings), signing_key=key)
         recorder = Recorder(writer, max_queue_bytes=settings.max_queue_bytes, when_full=settings.when_full)
         recording = Recording(recorder, metrics, wait=settings.when_full == "wait")
         allowed = None if settings.insecure_loopback else frozenset(settings.allowed_names)
         proxy = Proxy(upstream, recording, metrics, allowed)
         server.add_generic_rpc_handlers([proxy])
-        tap = cls(settings, address, server, proxy, upstream, recording)
-        tap._metrics_server = metrics_server
+        tap = cls(settings, metrics, address, server, proxy, upstream, recording, stop_metrics)
         recording.on_failure = tap._recording_failed
         await server.start()
         _log.info("tap listens", address=address, upstream=settings.upstream, out=str(settings.out))
@@ -90,9 +98,8 @@ class Tap:
         await self._proxy.drain(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
         await self._server.stop(_CLOSE_SECONDS)
         await self._upstream.close()
-        if self._metrics_server is not None:
-            await asyncio.to_thread(self._metrics_server.shutdown)
-            self._metrics_server.server_close()
+        if self._stop_metrics is not None:
+            await asyncio.to_thread(self._stop_metrics)
         await asyncio.to_thread(self._recording.close)
         _log.info("bundle complete", out=str(self.settings.out), num_dropped=self._recording.num_dropped)
 
@@ -119,19 +126,6 @@ def _bind(server: Any, settings: TapSettings) -> str:
             f"listen address {settings.listen} cannot be bound", remedy="stop what listens there or choose another port"
         ) from None
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _serve_metrics(address: str, metrics: TapMetrics) -> Any:
-    if not address:
-        return None
-    host, port = split_address(address)
-    try:
-        server, _ = start_http_server(port, addr=host, registry=metrics.registry)
-    except OSError as error:
-        raise SettingsError(
-            f"metrics address {address} cannot be bound: {error.strerror}", remedy="choose another port"
-        ) from None
-    return server
 
 
 def serve(settings: TapSettings, *, ready: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from splitwire.errors import SettingsError
+from splitwire.pki import TLN_NAME
 from splitwire.tls import TlsFiles, check_insecure_address, split_address
 
 
@@ -34,7 +35,7 @@ class TapSettings:
     """Folder of the bundle: new or empty."""
     tls: TlsFiles | None = None
     """The tap's certificate, used on both sides. Required unless `insecure_loopback`."""
-    allowed_names: tuple[str, ...] = ("tln.splitwire",)
+    allowed_names: tuple[str, ...] = (TLN_NAME,)
     """Subject alternative names that may connect."""
     insecure_loopback: bool = False
     """Plaintext on both sides, between loopback addresses only."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 
 from auditor.tap.settings import TapSettings
 from splitwire import wire
 from splitwire.errors import PkiError
+from splitwire.logging import get_logger
 from splitwire.tls import TlsFiles, channel_credentials
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
