@@ -1,0 +1,123 @@
+"""Records what crosses into a wire bundle, with the truth and the run key sealed for the auditor beside it.
+
+    FOLDER/wire.mcap        every message, byte for byte, as this node sent or received it
+    FOLDER/truth.sealed     what each row really is, sealed to the auditor's key
+    FOLDER/run-key.sealed   the run key, sealed separately, so that an audit can replay the run
+    FOLDER/manifest.json    written last; a bundle without it is incomplete
+
+    recording = open_recording(settings, effective={...}, run_key=key, facts={...})
+    recording.attach(transport)          before the session is opened
+    recording.follow(crossing)           once it is
+    recording.close()                    or abandon(), after a failure
+
+Refused: a folder that is not empty, an audit key or signing key that does not load, and going on once nothing can
+be written: the next frame then raises RecordingError instead of crossing unrecorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from splitwire.bundles import TRUTH_FILE, BundleWriter, Recorder, TruthWriter
+from splitwire.errors import SettingsError
+from splitwire.private_files import write_private_file
+from splitwire.sealing import load_sealing_public_key, load_signing_key, seal
+from tln.context import RowTruth, StepContext
+from tln.crossing import Crossing
+from tln.keys import RunKey
+from tln.transport import Transport
+from tln.truth import record_truth
+
+RUN_KEY_FILE = "run-key.sealed"
+_RUN_KEY_PURPOSE = "run-key"
+_RECORDER = "tln"
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Whether and where to record. An empty folder records nothing."""
+
+    folder: str = ""
+    audit_key: str = ""
+    """The auditor's public key (audit.pub); truth and run key are sealed to it. Empty records the wire alone."""
+    signing_key: str = ""
+    """This recorder's Ed25519 key (tln-recorder.key). Empty leaves the manifest unsigned."""
+    when_full: Literal["wait", "drop"] = "wait"
+    """What a slow disk does: hold up the run, or lose messages; a bundle with losses cannot pass an audit."""
+
+
+class Recording:
+    """One bundle being recorded."""
+
+    def __init__(self, folder: Path, recorder: Recorder, truth: TruthWriter | None) -> None:
+        self.folder = folder
+        self.truth = truth
+        self._recorder = recorder
+        self._endings: list[Callable[[], None]] = []
+
+    def attach(self, transport: Transport) -> None:
+        """Records every message of the transport from now on."""
+        transport.observers.append(self._recorder.offer)
+        self._endings.append(lambda: transport.observers.remove(self._recorder.offer))
+
+    def follow(self, crossing: Crossing) -> None:
+        """Records the truth about every frame of the crossing, and stops the run when recording has failed."""
+        crossing.forward_listeners.append(self._refuse_unrecorded)
+        self._endings.append(lambda: crossing.forward_listeners.remove(self._refuse_unrecorded))
+        if self.truth is not None:
+            self._endings.append(record_truth(crossing, self.truth))
+
+    def close(self) -> None:
+        """Completes the bundle. RecordingError when it cannot be completed."""
+        self._detach()
+        if self.truth is not None:
+            self.truth.close()
+        self._recorder.close()
+
+    def abandon(self) -> None:
+        """Ends without completing: the bundle stays readable and says that it is incomplete."""
+        self._detach()
+        self._recorder.abandon()
+
+    def _refuse_unrecorded(self, _context: StepContext, _truth: RowTruth | None, _messages: Sequence[bytes]) -> None:
+        self._recorder.raise_if_failed()
+
+    def _detach(self) -> None:
+        while self._endings:
+            self._endings.pop()()
+
+
+def check_recording(settings: RecordSettings) -> None:
+    """SettingsError for keys without a folder to record into."""
+    if not settings.folder and (settings.audit_key or settings.signing_key):
+        raise SettingsError("record has keys and no folder", remedy="set record.folder, or remove the keys")
+
+
+def open_recording(
+    settings: RecordSettings,
+    *,
+    effective: Mapping[str, Any],
+    run_key: RunKey | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Recording | None:
+    """Starts a bundle; None when the settings name no folder.
+
+    `effective` holds the settings and the defence in force, for the bundle; `facts` what a scorer needs to know,
+    such as the vocabulary's size, for the truth file.
+    """
+    check_recording(settings)
+    if not settings.folder:
+        return None
+    folder = Path(settings.folder)
+    signing_key = load_signing_key(Path(settings.signing_key)) if settings.signing_key else None
+    recipient = load_sealing_public_key(Path(settings.audit_key)) if settings.audit_key else None
+    writer = BundleWriter(folder, recorder=_RECORDER, settings=effective, signing_key=signing_key)
+    truth = None
+    if recipient is not None:
+        truth = TruthWriter(folder / TRUTH_FILE, recipient, facts)
+        if run_key is not None:
+            write_private_file(folder / RUN_KEY_FILE, seal(run_key.reveal(), recipient, _RUN_KEY_PURPOSE))
+    return Recording(folder, Recorder(writer, when_full=settings.when_full), truth)
