@@ -200,7 +200,7 @@ def start_tap(pki: dict[str, TlsFiles], tmp_path: Path) -> Iterator[StartTap]:
     """start_tap(upstream, **settings) -> a running tap, stopped at the end of the test."""
     taps: list[RunningTap] = []
 
-    def start(upstream: UpstreamServer, **changes: Any) -> RunningTap:
+    def start(upstream: UpstreamServer, /, **changes: Any) -> RunningTap:
         settings = TapSettings(
             listen="127.0.0.1:0",
             upstream=upstream.address,

@@ -75,7 +75,7 @@ def test_what_remains_of_the_deadline_passes_and_ends_both_calls(
 
 def test_a_call_without_a_deadline_has_none_upstream(client: Any, upstream: Any, stream: Callable[..., Any]) -> None:
     stream(client, None).ask(ATTACH)
-    assert upstream.script.seconds_left is None
+    assert upstream.script.seconds_left > 1e9  # what grpc says when there is none
 
 
 def test_a_trusted_node_that_leaves_ends_the_call_upstream(
