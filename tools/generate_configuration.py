@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import annotated_types
-
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 
 INTRODUCTION = """\
@@ -161,12 +159,7 @@ def _toml(value: Any) -> str:
 
 
 _KINDS = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "none"}
-_BOUNDS = (
-    (annotated_types.Ge, "ge", "at least"),
-    (annotated_types.Gt, "gt", "above"),
-    (annotated_types.Le, "le", "at most"),
-    (annotated_types.Lt, "lt", "below"),
-)
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def _kind(hint: Any) -> str:
@@ -187,8 +180,8 @@ def _kind(hint: Any) -> str:
 def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
     for item in metadata:
         for constraint in getattr(item, "metadata", [item]):
-            for kind, attribute, words in _BOUNDS:
-                if isinstance(constraint, kind):
+            for attribute, words in _BOUNDS.items():
+                if hasattr(constraint, attribute):
                     yield f"{words} {getattr(constraint, attribute)}"
 
 
