@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging as transformers_logging
 
 from splitwire.errors import ModelError
 
@@ -25,7 +26,7 @@ _SMOLLM_PRE_TOKENIZER = "smollm"
 
 def convert_gguf(folder: Path, gguf_file: str, target: Path) -> Path:
     """Writes weights, config and tokenizer of `folder`/`gguf_file` to the new folder `target`; gives `target`."""
-    with _reading(f"GGUF file {gguf_file}"):
+    with _quiet(), _reading(f"GGUF file {gguf_file}"):
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf_file, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
     _forget_quantisation(model)
@@ -36,7 +37,7 @@ def convert_gguf(folder: Path, gguf_file: str, target: Path) -> Path:
 
 def convert_folder(folder: Path, target: Path) -> Path:
     """Writes a checkpoint folder without safetensors (pytorch_model.bin) to the new folder `target`; gives `target`."""
-    with _reading(f"checkpoint {folder.name}"):
+    with _quiet(), _reading(f"checkpoint {folder.name}"):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
         tokenizer = _tokenizer_if_any(folder)
     return _write(target, model, tokenizer)
@@ -77,7 +78,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def _write(target: Path, model: Any, tokenizer: Any) -> Path:
-    with new_folder(target) as work:
+    with _quiet(), new_folder(target) as work:
         model.save_pretrained(work)
         if tokenizer is not None:
             tokenizer.save_pretrained(work)
@@ -100,12 +101,25 @@ def _tokenizer_if_any(folder: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """One error for the many that a foreign file can cause in transformers; third-party deprecations are not ours."""
+def _quiet() -> Iterator[None]:
+    """Neither progress bars nor deprecations of other libraries reach our user."""
+    bars: Any = transformers_logging
+    had_progress_bar = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+    finally:
+        if had_progress_bar:
+            bars.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """One error for the many that a foreign file can cause in transformers."""
+    try:
+        yield
     except Exception as error:
         raise ModelError(
             f"{what} cannot be read ({type(error).__name__})",

@@ -72,6 +72,15 @@ class CacheTable:
             )
         return entry
 
+    def check_mask(self, call: ForwardCall, mask: torch.Tensor) -> None:
+        """FrameError for padding after a real position where a layer slides: it would take room in the window."""
+        has_gap = bool((mask[:, :-1] & ~mask[:, 1:]).any())
+        if has_gap and any(window is not None for window in self._windows):
+            raise FrameError(
+                f"step {call.step}: padding after real positions in a cache with a sliding window",
+                remedy="pad on the left, in the first frame of the cache only",
+            )
+
     def keep(self, cache_id: int, entry: CacheEntry, mask: torch.Tensor) -> None:
         """Records that `entry` now covers `mask`."""
         entry.mask = mask

@@ -119,6 +119,7 @@ class TransformerStack:
         self._check_positions(call, entry.num_positions + rows.shape[1])
         new = padding_mask(call.row_lengths, call.padding_side, rows.shape).to(self._device)
         mask = torch.cat([entry.mask, new], dim=1)
+        self._caches.check_mask(call, mask)
         try:
             with torch.no_grad():
                 output = self._run(rows, mask, entry)
