@@ -35,7 +35,7 @@ def _show_version(context: typer.Context, *, value: bool) -> None:
 
 def _options(
     *,
-    version: Annotated[  # noqa: ARG001 - acts through its callback
+    version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
     ] = False,

@@ -78,7 +78,10 @@ class Recorder:
             self._changed.notify_all()
         self._thread.join()
         if not already and self._failure is None:
-            self._writer.close(num_dropped=self._num_dropped)
+            try:
+                self._writer.close(num_dropped=self._num_dropped)
+            except SplitwireError as error:
+                self._failure = error
         self.raise_if_failed()
 
     def abandon(self) -> None:

@@ -147,38 +147,54 @@ class TruthWriter:
 def read_truth(path: Path, key: X25519PrivateKey | Path) -> Truth:
     """Opens a truth file. SealError for another key, changed bytes, or two records of one step that differ."""
     stream = SealedStream(path, load_sealing_private_key(key) if isinstance(key, Path) else key, _PURPOSE)
-    places: dict[tuple[str, int], SealedRecord] = {}
-    digests: dict[tuple[str, int], str] = {}
-    documents: list[Document] = []
-    facts: dict[str, Any] = {}
+    index = _Index(path)
     for sealed in stream.records():
-        kind, head, _ = _unpack(sealed.plaintext, path)
-        if kind == "documents":
-            documents.extend(head["documents"])
-        elif kind == "facts":
-            facts.update(head["facts"])
-        else:
-            step = (head["session_hash"], head["step"])
-            if digests.setdefault(step, head["forward_digest"]) != head["forward_digest"]:
-                raise SealError(
-                    f"{path} has two different records of step {step[1]} in session {step[0]}",
-                    remedy="record each run into a folder of its own",
-                )
-            places.setdefault(step, SealedRecord(sealed.number, sealed.offset, b""))
-    return Truth(_Records(stream, places, path), documents, facts, stream.is_complete)
+        index.add(sealed)
+    return Truth(_Records(stream, index.places, path), index.documents, index.facts, stream.is_complete)
+
+
+class _Index:
+    """What one pass over the file gives: the tables, and where each record lies."""
+
+    def __init__(self, path: Path) -> None:
+        self.documents: list[Document] = []
+        self.facts: dict[str, Any] = {}
+        self.places: dict[tuple[str, int], tuple[int, int]] = {}
+        self._digests: dict[tuple[str, int], str] = {}
+        self._path = path
+
+    def add(self, sealed: SealedRecord) -> None:
+        kind, head, _ = _unpack(sealed.plaintext, self._path)
+        try:
+            if kind == "documents":
+                self.documents.extend({"id": one["id"], "member": one["member"]} for one in head["documents"])
+            elif kind == "facts":
+                self.facts.update(head["facts"])
+            else:
+                self._add_place((head["session_hash"], head["step"]), head["forward_digest"], sealed)
+        except (KeyError, TypeError, ValueError):
+            raise _malformed(self._path) from None
+
+    def _add_place(self, step: tuple[str, int], digest: str, sealed: SealedRecord) -> None:
+        if self._digests.setdefault(step, digest) != digest:
+            raise SealError(
+                f"{self._path} has two different records of step {step[1]} in session {step[0]}",
+                remedy="record each run into a folder of its own",
+            )
+        self.places.setdefault(step, (sealed.number, sealed.offset))
 
 
 class _Records(Mapping[tuple[str, int], TruthRecord]):
     """Records by (session hash, step); holds places in the file, not arrays."""
 
-    def __init__(self, stream: SealedStream, places: dict[tuple[str, int], SealedRecord], path: Path) -> None:
+    def __init__(self, stream: SealedStream, places: dict[tuple[str, int], tuple[int, int]], path: Path) -> None:
         self._stream = stream
         self._places = places
         self._path = path
 
     def __getitem__(self, step: tuple[str, int]) -> TruthRecord:
-        place = self._places[step]
-        _, head, arrays = _unpack(self._stream.read(place.number, place.offset), self._path)
+        number, offset = self._places[step]
+        _, head, arrays = _unpack(self._stream.read(number, offset), self._path)
         try:
             values: dict[str, Any] = {**head, **safetensors.numpy.load(arrays)}
             return TruthRecord(**values)
@@ -203,7 +219,7 @@ def _unpack(plaintext: bytes, path: Path) -> tuple[str, dict[str, Any], bytes]:
         end = _HEAD_LENGTH.size + length
         head = json.loads(plaintext[_HEAD_LENGTH.size : end])
         return head.pop("kind"), head, plaintext[end:]
-    except (struct.error, ValueError, KeyError, AttributeError):
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         raise _malformed(path) from None
 
 

@@ -8,6 +8,7 @@ RecordingError, after which the bundle can only be abandoned.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -109,6 +110,9 @@ class BundleWriter:
 
     def abandon(self) -> None:
         """Closes the file without a manifest: the bundle stays incomplete and readable up to its last whole chunk."""
+        if not self._failed and not self._file.closed:
+            with contextlib.suppress(RecordingError):
+                self.flush()
         self._failed = True
         self._file.close()
 
