@@ -5,10 +5,10 @@
     FOLDER/run-key.sealed   the run key, sealed separately, so that an audit can replay the run
     FOLDER/manifest.json    written last; a bundle without it is incomplete
 
-    recording = open_recording(settings, effective={...}, run_key=key, facts={...})
-    recording.attach(transport)          before the session is opened
-    recording.follow(crossing)           once it is
-    recording.close()                    or abandon(), after a failure
+    recording = open_recording(settings, effective={...}, run_key=key, facts={...}, documents=[...])
+    with recorded(recording, transport):     ends both, and abandons the bundle when the block fails
+        crossing = open_crossing(transport, ...)
+        recording.follow(crossing)
 
 Refused: a folder that is not empty, an audit key or signing key that does not load, and going on once nothing can
 be written: the next frame then raises RecordingError instead of crossing unrecorded.
@@ -16,12 +16,14 @@ be written: the next frame then raises RecordingError instead of crossing unreco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from splitwire.bundles import TRUTH_FILE, BundleWriter, Recorder, TruthWriter
+from splitwire.bundles.writer import make_empty_folder
 from splitwire.errors import SettingsError
 from splitwire.private_files import write_private_file
 from splitwire.sealing import load_sealing_public_key, load_signing_key, seal
@@ -32,7 +34,7 @@ from tln.transport import Transport
 from tln.truth import record_truth
 
 RUN_KEY_FILE = "run-key.sealed"
-_RUN_KEY_PURPOSE = "run-key"
+RUN_KEY_PURPOSE = "run-key"
 _RECORDER = "tln"
 
 
@@ -41,6 +43,8 @@ class RecordSettings:
     """Whether and where to record. An empty folder records nothing."""
 
     folder: str = ""
+    wire: bool = True
+    """Whether the messages themselves are recorded here; false where a tap records them."""
     audit_key: str = ""
     """The auditor's public key (audit.pub); truth and run key are sealed to it. Empty records the wire alone."""
     signing_key: str = ""
@@ -50,9 +54,9 @@ class RecordSettings:
 
 
 class Recording:
-    """One bundle being recorded."""
+    """One run being recorded. `truth` is None without an audit key."""
 
-    def __init__(self, folder: Path, recorder: Recorder, truth: TruthWriter | None) -> None:
+    def __init__(self, folder: Path, recorder: Recorder | None, truth: TruthWriter | None) -> None:
         self.folder = folder
         self.truth = truth
         self._recorder = recorder
@@ -60,8 +64,10 @@ class Recording:
 
     def attach(self, transport: Transport) -> None:
         """Records every message of the transport from now on."""
-        transport.observers.append(self._recorder.offer)
-        self._endings.append(lambda: transport.observers.remove(self._recorder.offer))
+        if self._recorder is not None:
+            offer = self._recorder.offer
+            transport.observers.append(offer)
+            self._endings.append(lambda: transport.observers.remove(offer))
 
     def follow(self, crossing: Crossing) -> None:
         """Records the truth about every frame of the crossing, and stops the run when recording has failed."""
@@ -75,15 +81,22 @@ class Recording:
         self._detach()
         if self.truth is not None:
             self.truth.close()
-        self._recorder.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def abandon(self) -> None:
         """Ends without completing: the bundle stays readable and says that it is incomplete."""
         self._detach()
-        self._recorder.abandon()
+        if self._recorder is not None:
+            self._recorder.abandon()
+
+    def raise_if_failed(self) -> None:
+        """RecordingError when the bundle could not be written."""
+        if self._recorder is not None:
+            self._recorder.raise_if_failed()
 
     def _refuse_unrecorded(self, _context: StepContext, _truth: RowTruth | None, _messages: Sequence[bytes]) -> None:
-        self._recorder.raise_if_failed()
+        self.raise_if_failed()
 
     def _detach(self) -> None:
         while self._endings:
@@ -91,33 +104,65 @@ class Recording:
 
 
 def check_recording(settings: RecordSettings) -> None:
-    """SettingsError for keys without a folder to record into."""
+    """SettingsError for keys without a folder, and for a folder into which nothing would go."""
     if not settings.folder and (settings.audit_key or settings.signing_key):
         raise SettingsError("record has keys and no folder", remedy="set record.folder, or remove the keys")
+    if settings.folder and not settings.wire and not settings.audit_key:
+        raise SettingsError(
+            "record.wire is false and record.audit_key is empty, so nothing would be recorded",
+            remedy="name the audit.pub of `auditor keygen`",
+        )
 
 
 def open_recording(
     settings: RecordSettings,
     *,
     effective: Mapping[str, Any],
-    run_key: RunKey | None = None,
+    run_key: RunKey,
     facts: Mapping[str, Any] | None = None,
+    documents: Sequence[Mapping[str, Any]] = (),
 ) -> Recording | None:
-    """Starts a bundle; None when the settings name no folder.
+    """Starts to record; None when the settings name no folder.
 
-    `effective` holds the settings and the defence in force, for the bundle; `facts` what a scorer needs to know,
-    such as the vocabulary's size, for the truth file.
+    `effective` holds the settings and the defence in force, for the bundle. `facts` (what a scorer needs to know, such
+    as the vocabulary's size) and `documents` go to the truth file.
     """
     check_recording(settings)
     if not settings.folder:
         return None
     folder = Path(settings.folder)
-    signing_key = load_signing_key(Path(settings.signing_key)) if settings.signing_key else None
     recipient = load_sealing_public_key(Path(settings.audit_key)) if settings.audit_key else None
+    recorder = _open_recorder(settings, folder, effective)
+    if recorder is None:
+        make_empty_folder(folder)
+    if recipient is None:
+        return Recording(folder, recorder, None)
+    truth = TruthWriter(folder / TRUTH_FILE, recipient, facts)
+    truth.add_documents(documents)
+    write_private_file(folder / RUN_KEY_FILE, seal(run_key.reveal(), recipient, RUN_KEY_PURPOSE))
+    return Recording(folder, recorder, truth)
+
+
+def _open_recorder(settings: RecordSettings, folder: Path, effective: Mapping[str, Any]) -> Recorder | None:
+    signing_key = load_signing_key(Path(settings.signing_key)) if settings.signing_key else None
+    if not settings.wire:
+        return None
     writer = BundleWriter(folder, recorder=_RECORDER, settings=effective, signing_key=signing_key)
-    truth = None
-    if recipient is not None:
-        truth = TruthWriter(folder / TRUTH_FILE, recipient, facts)
-        if run_key is not None:
-            write_private_file(folder / RUN_KEY_FILE, seal(run_key.reveal(), recipient, _RUN_KEY_PURPOSE))
-    return Recording(folder, Recorder(writer, when_full=settings.when_full), truth)
+    return Recorder(writer, when_full=settings.when_full)
+
+
+@contextmanager
+def recorded(recording: Recording | None, transport: Transport) -> Iterator[None]:
+    """Records the transport during the block, then closes both; a block that fails leaves an incomplete bundle."""
+    if recording is not None:
+        recording.attach(transport)
+    try:
+        yield
+    except BaseException:
+        transport.close()
+        if recording is not None:
+            recording.abandon()
+        raise
+    transport.close()
+    if recording is not None:
+        recording.close()

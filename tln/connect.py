@@ -1,0 +1,134 @@
+"""From settings to a split model that is connected to the untrusted node.
+
+    with connect(settings) as split:
+        split.model.generate(...)
+
+The order is the same for everything that crosses: load head and tail, build the defence, start the recording, open
+the session, bind the frame keys to it, seal the run key. Leaving the block ends the session and completes the
+bundle; leaving it with an exception ends the session and leaves a bundle that says it is incomplete.
+
+The caller has checked the settings for what it does (tln.settings.check_generation or check_training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from splitwire.backbone import identity, load_config, load_generation_config, load_head_and_tail
+from splitwire.settings import settings_hash, to_tree
+from splitwire.v1 import stack_pb2
+from tln.gradient_policy import GradientPolicy
+from tln.keys import FrameKeys, RunKey
+from tln.mechanisms import MechanismInputs
+from tln.model import SplitModelForCausalLM
+from tln.pipeline import FramePipeline, build_pipeline
+from tln.recording import Recording, open_recording, recorded
+from tln.session import SessionMode, open_crossing, session_request
+from tln.settings import TlnSettings
+from tln.transport import GrpcTransport, Transport
+
+NO_DEFENCE = (
+    "NO DEFENCE: frame.mechanisms is empty. Activations cross as they are, and whoever runs the untrusted node can "
+    "read the text from them."
+)
+_SET_UP = "set-up"
+
+PolicyMaker = Callable[[FrameKeys], GradientPolicy]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A split model over an open session, and the secrets of its run."""
+
+    model: SplitModelForCausalLM
+    run_key: RunKey
+    recording: Recording | None
+    defence: Mapping[str, Any]
+    """The mechanisms and the gradient policy in force, with their parameters. Nothing secret."""
+
+
+@contextmanager
+def connect(
+    settings: TlnSettings,
+    *,
+    mode: SessionMode = "inference",
+    make_policy: PolicyMaker | None = None,
+    documents: Sequence[Mapping[str, Any]] = (),
+    transport: Transport | None = None,
+) -> Iterator[Connected]:
+    """Opens a session for the block. `make_policy` releases gradients in mode "training"; `documents` goes to the
+    truth.
+
+    `transport` stands in for the connection that the settings name.
+    """
+    run_key = RunKey.generate()
+    keys = FrameKeys(run_key)
+    config = load_config(settings.model)
+    pipeline = frame_pipeline(settings, keys, run_key, int(config.hidden_size))
+    policy = None if make_policy is None else make_policy(keys)
+    defence = {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()}
+    head, tail = load_head_and_tail(settings.model)
+    recording = open_recording(
+        settings.record,
+        effective=describe_run(settings, defence),
+        run_key=run_key,
+        facts=truth_facts(settings, config),
+        documents=documents,
+    )
+    link = transport or GrpcTransport(settings.connection)
+    with recorded(recording, link):
+        crossing = open_crossing(link, request_for(settings, mode), policy=policy)
+        keys.bind(crossing.session_hash)
+        if recording is not None:
+            recording.follow(crossing)
+        model = SplitModelForCausalLM(
+            config,
+            head,
+            tail,
+            crossing,
+            pipeline=pipeline,
+            generation_config=load_generation_config(settings.model),
+        )
+        model.train(mode=False)
+        yield Connected(model, run_key, recording, defence)
+
+
+def frame_pipeline(settings: TlnSettings, keys: FrameKeys, run_key: RunKey, hidden_width: int) -> FramePipeline:
+    """The pipeline that the settings name; its initial weights come from the run key."""
+    inputs = MechanismInputs(
+        stack=settings.stack.kind,
+        hidden_width=hidden_width,
+        block_tokens=settings.corpus.block_tokens,
+        keys=keys,
+        generator=run_key.stream(_SET_UP, 0, "initial-weights").generator(),
+    )
+    return build_pipeline(settings.frame, inputs)
+
+
+def request_for(settings: TlnSettings, mode: SessionMode) -> stack_pb2.OpenSessionRequest:
+    """The request for the session that the settings name."""
+    is_gram = settings.stack.kind == "gram"
+    return session_request(
+        settings.stack,
+        stack_pb2.ModelIdentity() if is_gram else identity(settings.model),
+        mode=mode,
+        compute_dtype=settings.model.dtype,
+        gram_width=settings.frame.bottleneck.width if is_gram else 0,
+    )
+
+
+def describe_run(settings: TlnSettings, defence: Mapping[str, Any]) -> dict[str, Any]:
+    """What a bundle tells about the run: settings, their hash, and the defence in force."""
+    return {"settings": to_tree(settings), "settings_hash": settings_hash(settings), "defence": dict(defence)}
+
+
+def truth_facts(settings: TlnSettings, config: Any) -> dict[str, Any]:
+    """What a scorer needs to know beside the rows."""
+    return {
+        "model": settings.model.source,
+        "family": config.model_type,
+        "vocabulary_size": int(config.vocab_size),
+    }

@@ -1,0 +1,96 @@
+"""Everything a trusted node is told, in sections, and which combinations are refused.
+
+    [model] [connection] [stack] [frame] [gradient] [corpus] [loss] [prepare] [train] [record]
+
+Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
+that need two sections: what a stack cannot take, and settings that would be without effect. A setting that claims
+something which is off must fail, so idle sections are errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from splitwire.backbone import ModelSettings
+from splitwire.errors import SettingsError
+from tln.corpus import CorpusSettings, check_corpus
+from tln.gradient_policy import GradientSettings, check_gradient
+from tln.losses import LossSettings, check_loss
+from tln.pipeline import FrameSettings, check_frame
+from tln.recording import RecordSettings, check_recording
+from tln.session import GramStackSettings, LoraSettings, StackSettings
+from tln.train_settings import PrepareSettings, TrainSettings, check_train
+from tln.transport import ConnectionSettings, check_connection
+
+
+@dataclass(frozen=True)
+class TlnSettings:
+    """The settings of every `tln` command; each command checks the sections that it uses."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    stack: StackSettings = field(default_factory=StackSettings)
+    frame: FrameSettings = field(default_factory=FrameSettings)
+    gradient: GradientSettings = field(default_factory=GradientSettings)
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    record: RecordSettings = field(default_factory=RecordSettings)
+
+
+def check_generation(settings: TlnSettings) -> None:
+    """SettingsError for what cannot generate text."""
+    if settings.stack.kind != "transformer":
+        raise SettingsError(
+            f"stack.kind {settings.stack.kind} cannot generate: it is not causal",
+            remedy="set stack.kind = 'transformer'",
+        )
+    if "decoys" in settings.frame.mechanisms:
+        raise SettingsError(
+            "frame.mechanisms has decoys, which have no place in a key-value cache",
+            remedy="take 'decoys' out of frame.mechanisms for generation",
+        )
+    if settings.stack.resume_checkpoint:
+        raise SettingsError(
+            "stack.resume_checkpoint is set; a session for generation has nothing that was trained",
+            remedy="remove it, or resume with tln train",
+        )
+    _check_shared(settings)
+
+
+def check_training(settings: TlnSettings) -> None:
+    """SettingsError for what cannot train, or would claim what it does not do."""
+    stack = settings.stack
+    if stack.kind == "gram":
+        if settings.model.dtype != "fp32":
+            raise SettingsError(
+                f"model.dtype is {settings.model.dtype} and the gram stack computes in fp32",
+                remedy="set model.dtype = 'fp32'",
+            )
+        if stack.trainable != StackSettings.trainable or stack.lora != LoraSettings():
+            raise SettingsError(
+                "stack.trainable or stack.lora is set and stack.kind is gram, which trains all it has",
+                remedy="remove them, or set stack.kind = 'transformer'",
+            )
+    elif stack.gram != GramStackSettings():
+        raise SettingsError(
+            "stack.gram is configured and stack.kind is transformer",
+            remedy="remove the section, or set stack.kind = 'gram'",
+        )
+    elif stack.trainable != "lora" and stack.lora != LoraSettings():
+        raise SettingsError(
+            f"stack.lora is configured and stack.trainable is {stack.trainable}",
+            remedy="remove the section, or set stack.trainable = 'lora'",
+        )
+    check_gradient(settings.gradient)
+    check_corpus(settings.corpus)
+    check_loss(settings.loss)
+    check_train(settings.train)
+    _check_shared(settings)
+
+
+def _check_shared(settings: TlnSettings) -> None:
+    check_frame(settings.frame, settings.stack.kind)
+    check_recording(settings.record)
+    check_connection(settings.connection)
