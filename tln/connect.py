@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from splitwire.backbone import identity, load_config, load_generation_config, load_head_and_tail
+from splitwire.backbone import ModelSettings, identity, load_config, load_generation_config, load_head_and_tail
 from splitwire.settings import settings_hash, to_tree
 from splitwire.v1 import stack_pb2
 from tln.gradient_policy import GradientPolicy
@@ -25,7 +25,7 @@ from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline, build_pipeline
-from tln.recording import Recording, open_recording, recorded
+from tln.recording import Recording, open_recording
 from tln.session import SessionMode, open_crossing, session_request
 from tln.settings import TlnSettings
 from tln.transport import GrpcTransport, Transport
@@ -69,13 +69,13 @@ def connect(
     config = load_config(settings.model)
     pipeline = frame_pipeline(settings, keys, run_key, int(config.hidden_size))
     policy = None if make_policy is None else make_policy(keys)
-    defence = {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()}
+    effective = effective_settings(settings, pipeline, policy)
     head, tail = load_head_and_tail(settings.model)
     recording = open_recording(
         settings.record,
-        effective=describe_run(settings, defence),
+        effective=effective,
         run_key=run_key,
-        facts=truth_facts(settings, config),
+        facts=truth_facts(settings.model, config),
         documents=documents,
     )
     link = transport or GrpcTransport(settings.connection)
@@ -93,7 +93,24 @@ def connect(
             generation_config=load_generation_config(settings.model),
         )
         model.train(mode=False)
-        yield Connected(model, run_key, recording, defence)
+        yield Connected(model, run_key, recording, effective["defence"])
+
+
+@contextmanager
+def recorded(recording: Recording | None, transport: Transport) -> Iterator[None]:
+    """Records the transport during the block, then closes both; a block that fails leaves an incomplete bundle."""
+    if recording is not None:
+        recording.attach(transport)
+    try:
+        yield
+    except BaseException:
+        transport.close()
+        if recording is not None:
+            recording.abandon()
+        raise
+    transport.close()
+    if recording is not None:
+        recording.close()
 
 
 def frame_pipeline(settings: TlnSettings, keys: FrameKeys, run_key: RunKey, hidden_width: int) -> FramePipeline:
@@ -120,15 +137,15 @@ def request_for(settings: TlnSettings, mode: SessionMode) -> stack_pb2.OpenSessi
     )
 
 
-def describe_run(settings: TlnSettings, defence: Mapping[str, Any]) -> dict[str, Any]:
+def effective_settings(settings: TlnSettings, pipeline: FramePipeline, policy: GradientPolicy | None) -> dict[str, Any]:
     """What a bundle tells about the run: settings, their hash, and the defence in force."""
-    return {"settings": to_tree(settings), "settings_hash": settings_hash(settings), "defence": dict(defence)}
-
-
-def truth_facts(settings: TlnSettings, config: Any) -> dict[str, Any]:
-    """What a scorer needs to know beside the rows."""
     return {
-        "model": settings.model.source,
-        "family": config.model_type,
-        "vocabulary_size": int(config.vocab_size),
+        "settings": to_tree(settings),
+        "settings_hash": settings_hash(settings),
+        "defence": {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()},
     }
+
+
+def truth_facts(model: ModelSettings, config: Any) -> dict[str, Any]:
+    """What a scorer needs to know beside the rows."""
+    return {"model": model.source, "family": config.model_type, "vocabulary_size": int(config.vocab_size)}

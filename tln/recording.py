@@ -6,9 +6,9 @@
     FOLDER/manifest.json    written last; a bundle without it is incomplete
 
     recording = open_recording(settings, effective={...}, run_key=key, facts={...}, documents=[...])
-    with recorded(recording, transport):     ends both, and abandons the bundle when the block fails
-        crossing = open_crossing(transport, ...)
-        recording.follow(crossing)
+    recording.attach(transport)          before the session is opened
+    recording.follow(crossing)           once it is
+    recording.close()                    or abandon(), after a failure; see tln.connect.recorded
 
 Refused: a folder that is not empty, an audit key or signing key that does not load, and going on once nothing can
 be written: the next frame then raises RecordingError instead of crossing unrecorded.
@@ -16,8 +16,7 @@ be written: the next frame then raises RecordingError instead of crossing unreco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -149,20 +148,3 @@ def _open_recorder(settings: RecordSettings, folder: Path, effective: Mapping[st
         return None
     writer = BundleWriter(folder, recorder=_RECORDER, settings=effective, signing_key=signing_key)
     return Recorder(writer, when_full=settings.when_full)
-
-
-@contextmanager
-def recorded(recording: Recording | None, transport: Transport) -> Iterator[None]:
-    """Records the transport during the block, then closes both; a block that fails leaves an incomplete bundle."""
-    if recording is not None:
-        recording.attach(transport)
-    try:
-        yield
-    except BaseException:
-        transport.close()
-        if recording is not None:
-            recording.abandon()
-        raise
-    transport.close()
-    if recording is not None:
-        recording.close()
