@@ -1,0 +1,21 @@
+"""The attacks, found through one registry. An attack sees a view (auditor/views.py) and nothing else.
+
+An attack answers one question, and the question decides which view it is given and how it is scored:
+
+    support     which units carry a gradient at all        (auditor/scorers/support.py)
+    partition   a score a unit, higher for real ones       (auditor/scorers/partition.py)
+    token       a token a row                              (auditor/scorers/token.py)
+
+A new attack is one file and one row here.
+"""
+
+from __future__ import annotations
+
+from auditor.attacks.base import Attack
+from auditor.attacks.gradient_support import GradientSupport
+from auditor.attacks.latent_probe import LatentProbe
+from auditor.attacks.row_norm import RowNorm
+
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (GradientSupport(), RowNorm(), LatentProbe())}
+
+__all__ = ["ATTACKS", "Attack"]

@@ -1,0 +1,56 @@
+"""What every attack says of itself, and what it hands to its scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.capture import Integers
+
+Question = Literal["support", "partition", "token"]
+Progress = Callable[[str, int, int], None]
+"""Called with a label, the work done and the work in all."""
+
+
+def silent(label: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+    del label, done, total
+
+
+class Attack(Protocol):
+    """One row of the registry. `run` takes the view of its question and gives that question's answer."""
+
+    name: str
+    question: Question
+    families: tuple[str, ...]
+    knowledge: str
+    """What the attacker is assumed to know; goes into the result."""
+    paper: str
+    """Where the method comes from."""
+
+    def run(self, view: Any, settings: Any, progress: Progress) -> Any:
+        """Attacks one view."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class UnitScores:
+    """One way to score units [U]. Which way counts is chosen on select, by the scorer."""
+
+    name: str
+    scores: NDArray[np.float64]
+
+
+class TokenArm(Protocol):
+    """One trained probe, read by the scorer. `classes` [C] are the tokens that it can name."""
+
+    name: str
+    classes: Integers
+
+    def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Chunks of (positions among the view's score rows, log-probabilities [n, C])."""
+        ...

@@ -1,0 +1,82 @@
+"""The three classes of token probe. All end in logits over the tokens of the training part.
+
+    coordinate_plus_invariants   LayerNorm(D + 22) -> Linear(max(64, 2D)) -> GELU -> Linear(classes)
+    invariant_only               the same on the 22 features, width 44
+    invariant_graph              invariant trunk and three residual message layers on the squared unit-Gram graph
+
+The graph has a zero diagonal and rows that sum to one. A message layer is concat [h, Gh, G^2 h, max_j G_ij h_j] ->
+LayerNorm -> 4w -> 2w -> GELU -> w, added to h.
+
+Shapes: F frames, R rows, D width, W = 44, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from auditor.attacks.invariants import NUM_INVARIANTS, unit_rows
+
+INVARIANT_WIDTH = 2 * NUM_INVARIANTS
+_NUM_MESSAGE_LAYERS = 3
+_EPSILON = 1e-12
+
+
+class RowProbe(nn.Module):
+    """Reads each row by itself: [n, inputs] -> logits [n, C]."""
+
+    def __init__(self, num_inputs: int, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(num_inputs), nn.Linear(num_inputs, width), nn.GELU(), nn.Linear(width, num_classes)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits of rows."""
+        logits: torch.Tensor = self.layers(inputs)
+        return logits
+
+
+class MessageLayer(nn.Module):
+    """One residual exchange between the rows of a frame."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * width)
+        self.inner = nn.Linear(4 * width, 2 * width)
+        self.outer = nn.Linear(2 * width, width)
+
+    def forward(self, hidden_FRW: torch.Tensor, graph_FRR: torch.Tensor) -> torch.Tensor:
+        """New hidden rows [F, R, W]."""
+        once = graph_FRR @ hidden_FRW
+        twice = graph_FRR @ once
+        strongest = (graph_FRR.unsqueeze(-1) * hidden_FRW.unsqueeze(1)).amax(2)
+        joined = torch.cat([hidden_FRW, once, twice, strongest], dim=-1)
+        update: torch.Tensor = self.outer(nn.functional.gelu(self.inner(self.norm(joined))))
+        return hidden_FRW + update
+
+
+class GraphProbe(nn.Module):
+    """Reads whole frames: invariants and rows -> logits [F, R, C]. Padding rows have no edges."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        width = INVARIANT_WIDTH
+        self.trunk = nn.Sequential(nn.LayerNorm(NUM_INVARIANTS), nn.Linear(NUM_INVARIANTS, width), nn.GELU())
+        self.messages = nn.ModuleList(MessageLayer(width) for _ in range(_NUM_MESSAGE_LAYERS))
+        self.head = nn.Linear(width, num_classes)
+
+    def hidden(self, invariants_FRI: torch.Tensor, graph_FRR: torch.Tensor) -> torch.Tensor:
+        """Rows before the head [F, R, W]: so that logits are formed only where they are wanted."""
+        hidden: torch.Tensor = self.trunk(invariants_FRI)
+        for layer in self.messages:
+            hidden = layer(hidden, graph_FRR)
+        return hidden
+
+
+def squared_gram_graph(rows_FRD: torch.Tensor) -> torch.Tensor:
+    """Squared cosines, diagonal zero, rows summing to one [F, R, R]; a row without neighbours sums to zero."""
+    unit = unit_rows(rows_FRD)
+    squared = (unit @ unit.transpose(1, 2)) ** 2
+    squared.diagonal(dim1=1, dim2=2).zero_()
+    return squared / squared.sum(-1, keepdim=True).clamp_min(_EPSILON)

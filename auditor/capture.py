@@ -1,0 +1,331 @@
+"""What was captured, joined with the truth: the rows of every frame on disk, and flat tables over rows and units.
+
+A *row* is one wire row. An *item* is one frame of the gram stack or one sequence of the transformer stack: the rows
+that an attack may compare with one another. A *unit* is what the partition question asks about: a row of a gram
+frame, a sequence of a transformer batch. A *group* holds the units that crossed together and among which the real
+ones hide.
+
+FORWARD frames join the truth by (session hash, step) and must carry its digest; BACKWARD frames join by (session hash,
+step). Whatever does not join is counted in `problems`, and nothing is guessed. Padding rows are dropped. The truth in
+here is for the scorer: an attack gets a view (views.py), never a capture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.rows import Rows, RowStore
+from splitwire.v1 import channels_pb2, stack_pb2
+
+NO_DOCUMENT = -1
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_MODES = {
+    "train": stack_pb2.COMPUTE_MODE_TRAIN,
+    "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
+    "cached": stack_pb2.COMPUTE_MODE_CACHED,
+}
+
+
+class FrameSource(Protocol):
+    """The part of a bundle that a capture reads."""
+
+    problems: list[str]
+
+    def frames(self, hop: Any, session: str | None = None) -> Iterator[Any]:
+        """Recorded frames of one hop."""
+        ...
+
+    def messages(self, hop: Any = None, session: str | None = None) -> Iterator[Any]:
+        """Recorded messages of one hop."""
+        ...
+
+
+class TruthSource(Protocol):
+    """The part of an opened truth file that a capture reads."""
+
+    @property
+    def records(self) -> Mapping[tuple[str, int], Any]:
+        """Truth of one frame by (session hash, step)."""
+        ...
+
+    @property
+    def documents(self) -> Sequence[Mapping[str, Any]]:
+        """The documents table."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the file has its end."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """One entry an item. `gradient_first` is -1 where no gradient came; `document` is that of the real rows."""
+
+    group: Integers
+    first: Integers
+    """Number of its first row, in the row table and in the forward store alike."""
+    num_rows: Integers
+    gradient_first: Integers
+    document: Integers
+    by_row: Flags
+    """Whether its units are rows (gram) rather than the item itself (transformer)."""
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True, eq=False)
+class RowTable:
+    """One entry a captured row. Truth: for the scorer only."""
+
+    item: Integers
+    real: Flags
+    label: Integers
+    token: Integers
+    document: Integers
+    forward_norm: NDArray[np.float64]
+    gradient_norm: NDArray[np.float64]
+    """NaN where no gradient came; exactly 0 only where every value was."""
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """Everything that an audit works on."""
+
+    items: Items
+    rows: RowTable
+    forward: RowStore
+    gradient: RowStore
+    documents: list[str]
+    problems: list[str]
+    notes: list[str] = field(default_factory=list)
+    num_train_steps: int = 0
+    num_backward_steps: int = 0
+
+    def close(self) -> None:
+        """Lets go of the files on disk."""
+        self.forward.close()
+        self.gradient.close()
+
+
+def read_capture(
+    sources: Sequence[FrameSource],
+    truths: Sequence[TruthSource],
+    *,
+    compute_modes: Iterable[str],
+    folder: Path,
+) -> Capture:
+    """Reads every bundle twice (forward, backward) and joins it with the truth. `folder` takes the rows."""
+    builder = _Builder(truths, [_MODES[mode] for mode in compute_modes], folder)
+    kinds = {name: kind for source in sources for name, kind in _stack_kinds(source).items()}
+    for source in sources:
+        for frame in source.frames(channels_pb2.HOP_FORWARD):
+            builder.add_forward(frame, kinds.get(frame.session_hash))
+    for source in sources:
+        for frame in source.frames(channels_pb2.HOP_BACKWARD):
+            builder.add_backward(frame)
+    return builder.finish([problem for source in sources for problem in source.problems])
+
+
+class _Builder:
+    """Collects frames. Step keys are (session hash, step)."""
+
+    def __init__(self, truths: Sequence[TruthSource], modes: Sequence[int], folder: Path) -> None:
+        self._truths = truths
+        self._modes = frozenset(modes)
+        self._documents, self._tables_of_documents = _document_table(truths)
+        self._forward = RowStore(folder / "forward.f32")
+        self._gradient = RowStore(folder / "gradient.f32")
+        self._digests: dict[tuple[str, int], str] = {}
+        self._steps: dict[tuple[str, int], list[int]] = {}
+        self._keep: dict[tuple[str, int], Flags] = {}
+        self._backward: dict[tuple[str, int], str] = {}
+        self._items: list[list[int]] = []
+        self._tables: list[dict[str, NDArray[Any]]] = []
+        self._gradient_norms: dict[int, NDArray[np.float64]] = {}
+        self._train_steps: set[tuple[str, int]] = set()
+        self._problems: Counter[str] = Counter()
+        self._skipped = 0
+
+    def add_forward(self, frame: Any, kind: int | None) -> None:
+        key = (frame.session_hash, int(frame.header.step))
+        if key in self._digests:
+            if self._digests[key] != frame.message_digest:
+                self._problems["FORWARD steps that crossed twice with different bytes"] += 1
+            return
+        self._digests[key] = frame.message_digest
+        if frame.header.compute_mode not in self._modes:
+            self._skipped += 1
+            return
+        if frame.header.compute_mode == stack_pb2.COMPUTE_MODE_TRAIN:
+            self._train_steps.add(key)
+        self._join(key, frame, kind)
+
+    def _join(self, key: tuple[str, int], frame: Any, kind: int | None) -> None:
+        found = next(((t, n) for n, t in enumerate(self._truths) if key in t.records), None)
+        if found is None:
+            self._problems["FORWARD frames without truth"] += 1
+            return
+        record = found[0].records[key]
+        if record.forward_digest != frame.message_digest:
+            self._problems["FORWARD frames whose bytes are not those of the truth"] += 1
+            return
+        if frame.tensor.ndim != 3 or tuple(frame.tensor.shape[:2]) != record.real.shape:
+            self._problems["FORWARD frames whose shape is not that of the truth"] += 1
+            return
+        document = _renumber(record.document, self._tables_of_documents[found[1]])
+        keep = _real_positions(frame.header, record.real.shape)
+        self._keep[key] = keep
+        by_row = _asks_by_row(kind, record.real, keep)
+        rows_NRD = frame.tensor.float().numpy()
+        truth = {"real": record.real, "label": record.label, "token": record.token, "document": document}
+        step, items = len(self._steps), []
+        for n in range(len(keep)):
+            items.append(len(self._items))
+            kept = {name: values[n][keep[n]] for name, values in truth.items()}
+            self._add_item(rows_NRD[n][keep[n]], kept, (step, n), by_row=by_row)
+        self._steps[key] = items
+
+    def _add_item(self, rows: Rows, truth: dict[str, NDArray[Any]], place: tuple[int, int], *, by_row: bool) -> None:
+        step, number = place
+        document = _primary_document(truth)
+        # Units of a gram frame hide within the frame, those of a transformer batch within the batch.
+        group = (step << 20) + number if by_row else step << 20
+        first = self._forward.append(rows)
+        self._items.append([group, first, len(rows), -1, document, by_row])
+        self._tables.append(truth | {"forward_norm": _norms(rows)})
+
+    def add_backward(self, frame: Any) -> None:
+        key = (frame.session_hash, int(frame.header.step))
+        if key not in self._steps:
+            return
+        if key in self._backward:
+            if self._backward[key] != frame.message_digest:
+                self._problems["BACKWARD steps that crossed twice with different bytes"] += 1
+            return
+        self._backward[key] = frame.message_digest
+        keep = self._keep[key]
+        if frame.tensor.ndim != 3 or tuple(frame.tensor.shape[:2]) != keep.shape:
+            self._problems["BACKWARD frames whose shape is not that of their FORWARD frame"] += 1
+            return
+        rows_NRD = frame.tensor.float().numpy()
+        for n, item in enumerate(self._steps[key]):
+            rows = rows_NRD[n][keep[n]]
+            self._items[item][3] = self._gradient.append(rows)
+            self._gradient_norms[item] = _norms(rows)
+
+    def finish(self, source_problems: list[str]) -> Capture:
+        self._forward.freeze()
+        self._gradient.freeze()
+        columns = np.array(self._items, dtype=np.int64).reshape(-1, 6).T
+        items = Items(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5].astype(bool))
+        return Capture(
+            items,
+            self._row_table(items),
+            self._forward,
+            self._gradient,
+            self._documents,
+            [*source_problems, *self._problem_lines()],
+            [f"{self._skipped} FORWARD frames of other compute modes are not measured"] if self._skipped else [],
+            len(self._train_steps),
+            len(self._backward),
+        )
+
+    def _row_table(self, items: Items) -> RowTable:
+        missing = [np.full(int(n), np.nan) for n in items.num_rows]
+        gradients = [self._gradient_norms.get(i, missing[i]) for i in range(len(items))]
+
+        def column(name: str, dtype: type) -> NDArray[Any]:
+            parts = [table[name] for table in self._tables]
+            return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
+
+        return RowTable(
+            np.repeat(np.arange(len(items)), items.num_rows),
+            column("real", np.bool_),
+            column("label", np.int64),
+            column("token", np.int64),
+            column("document", np.int64),
+            column("forward_norm", np.float64),
+            np.concatenate(gradients) if gradients else np.zeros(0),
+        )
+
+    def _problem_lines(self) -> list[str]:
+        lines = [f"{count} {what}" for what, count in self._problems.items()]
+        if any(not truth.is_complete for truth in self._truths):
+            lines.append("a truth file ends early: its writer was killed")
+        unseen = sum(1 for truth in self._truths for key in truth.records if key not in self._digests)
+        if unseen:
+            lines.append(f"{unseen} steps of the truth are in no bundle: give every bundle of the run")
+        lost = len(self._train_steps & set(self._steps)) - len(self._backward)
+        if lost > 0 and self._backward:
+            lines.append(f"{lost} TRAIN steps have no BACKWARD frame")
+        return lines
+
+
+def _document_table(truths: Sequence[TruthSource]) -> tuple[list[str], list[Integers]]:
+    """Ids of all documents, and the number there of each document of each truth. An id is one document in all runs."""
+    numbers: dict[str, int] = {}
+    tables = [
+        np.array([numbers.setdefault(str(entry["id"]), len(numbers)) for entry in truth.documents], dtype=np.int64)
+        for truth in truths
+    ]
+    return list(numbers), tables
+
+
+def _stack_kinds(source: FrameSource) -> dict[str, int]:
+    """Stack kind of each session whose opening was recorded."""
+    return {
+        record.session_hash: stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
+        for record in source.messages(channels_pb2.HOP_CONTROL)
+        if record.kind == "OpenSessionRequest" and record.session_hash
+    }
+
+
+def _asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
+    """Whether the units are rows. Without a recorded opening: whether an item mixes real rows and others."""
+    if kind is not None:
+        return kind == stack_pb2.STACK_KIND_GRAM
+    counts = (real_NR & keep_NR).sum(1)
+    return bool(((counts > 0) & (counts < keep_NR.sum(1))).any())
+
+
+def _real_positions(header: stack_pb2.FrameHeader, shape: tuple[int, ...]) -> Flags:
+    """Which positions [N, R] are not padding, by the public header."""
+    lengths = np.array(header.row_lengths, dtype=np.int64)
+    if len(lengths) != shape[0]:
+        return np.ones(shape, dtype=bool)
+    position = np.arange(shape[1])[None]
+    if header.padding_side == stack_pb2.PADDING_SIDE_LEFT:
+        return np.asarray(position >= shape[1] - lengths[:, None])
+    return np.asarray(position < lengths[:, None])
+
+
+def _renumber(documents: NDArray[np.int32], table: Integers) -> Integers:
+    """Documents of one truth in the numbers of the capture; -1 stays, and so becomes what its table does not list."""
+    known = (documents >= 0) & (documents < len(table))
+    if not len(table):
+        return np.full(documents.shape, NO_DOCUMENT, dtype=np.int64)
+    return np.where(known, table[np.where(known, documents, 0)], NO_DOCUMENT)
+
+
+def _primary_document(truth: dict[str, NDArray[Any]]) -> int:
+    """The document of most real rows; of most rows where none is real; -1 where no row has one."""
+    documents = truth["document"][truth["real"]] if truth["real"].any() else truth["document"]
+    documents = documents[documents >= 0]
+    return int(np.bincount(documents).argmax()) if len(documents) else NO_DOCUMENT
+
+
+def _norms(rows: Rows) -> NDArray[np.float64]:
+    """L2 norms in float64, so that a tiny row does not underflow to an exact zero."""
+    return np.asarray(np.sqrt((rows.astype(np.float64) ** 2).sum(-1)))

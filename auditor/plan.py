@@ -1,0 +1,195 @@
+"""The plan of an audit: which attacks run on which families, how data is split, what is spent, what the ceilings are.
+
+A plan is a TOML file (`auditor plan init` writes one), or the name of a built-in plan: `default`, or `quick` for
+demonstrations. `quick` is marked under-powered: it can find a leak, and it can never give a pass. The hash of the
+effective plan is in every result.
+
+Refused: unknown keys, families, attacks, probes and partitions; ratios that leave no test documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, family
+from splitwire.errors import SettingsError
+from splitwire.settings import build, flatten, settings_hash, to_tree
+
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+ProbeName = Literal["coordinate_plus_invariants", "invariant_only", "invariant_graph"]
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Documents go to train, select or test by the order of a seeded hash of their id; test gets the rest."""
+
+    seed: int = 20260101
+    train_ratio: Ratio = 0.5
+    select_ratio: Ratio = 0.1
+
+
+@dataclass(frozen=True)
+class StatisticsSettings:
+    """Levels are one-sided. Fewer test documents than `min_documents` cannot pass."""
+
+    alpha: Ratio = 0.05
+    power_ratio: Ratio = 0.8
+    repetitions: Count = 4000
+    min_documents: Count = 20
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a system may leak at most."""
+
+    token_pp: float = 1.0
+    rare_token_pp: float = 1.0
+    partition_auc_ratio: Ratio = 0.55
+    exact_support_frames: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """The token probes. Arms are the product of probes and restarts; every arm sees the same data."""
+
+    probes: tuple[ProbeName, ...] = ("coordinate_plus_invariants", "invariant_only", "invariant_graph")
+    restarts: Count = 3
+    twin_restarts: Count = 1
+    """Restarts of every probe on shuffled labels."""
+    epochs: Count = 20
+    batch_rows: Count = 512
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    max_classes: Annotated[int, Field(ge=0)] = 0
+    """Most frequent training tokens that get a class; rows of other tokens count as wrong. 0: all."""
+    max_view_bytes: Count = 512 << 20
+    """Rows of one view held in memory; beyond it frames are sampled evenly, and the result says so."""
+    max_frames: Annotated[int, Field(ge=0)] = 0
+    """Frames of one view. 0: as many as fit `max_view_bytes`."""
+    control_coverage_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Share of rows in which the positive control plants a token's code."""
+    control_amplitude_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that an audit decides beforehand."""
+
+    name: str = "default"
+    underpowered: bool = False
+    """Never pass: for plans that spend too little to be believed."""
+    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "latent_probe")
+    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
+    """Families on which those attacks run."""
+    scope: tuple[str, ...] = tuple(FAMILIES)
+    """Families that the verdict speaks of. One that was not measured makes it inconclusive."""
+    partition: Literal["auto", "all", "support", "oracle"] = "auto"
+    """Rows that the probes read: all, those with a non-zero gradient, the real ones (attacker is told), or `auto`:
+    support where the gradient separates rows, else all."""
+    target: Literal["label", "token"] = "label"
+    """What the probes predict of a row: the next token, or the token itself."""
+    compute_modes: tuple[Literal["train", "evaluate", "cached"], ...] = ("train", "evaluate")
+    split: SplitSettings = field(default_factory=SplitSettings)
+    statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 hex over the canonical form."""
+        return settings_hash(self)
+
+
+QUICK = Plan(
+    name="quick",
+    underpowered=True,
+    statistics=StatisticsSettings(repetitions=1000),
+    probe=ProbeSettings(
+        probes=("coordinate_plus_invariants",),
+        restarts=1,
+        epochs=6,
+        max_classes=512,
+        max_frames=1000,
+        control_coverage_ratio=0.5,
+    ),
+)
+BUILT_IN = {"default": Plan(), "quick": QUICK}
+
+
+def load_plan(name: str | Path | None) -> Plan:
+    """The built-in plan of that name, or the plan in that file; the default plan for None."""
+    if name is None or str(name) in BUILT_IN:
+        return BUILT_IN[str(name or "default")]
+    plan = build(Plan, _read(Path(name)), str(name))
+    return check_plan(plan, str(name))
+
+
+def check_plan(plan: Plan, source: str) -> Plan:
+    """The plan itself; SettingsError when it cannot be carried out."""
+    from auditor.attacks import ATTACKS  # noqa: PLC0415 - the registry imports the probes and with them torch
+
+    for name in (*plan.families, *plan.scope):
+        family(name)
+    unknown = [name for name in plan.attacks if name not in ATTACKS]
+    if unknown:
+        raise SettingsError(f"{source}: attack {unknown[0]!r} is unknown", remedy=f"use {', '.join(ATTACKS)}")
+    if plan.split.train_ratio + plan.split.select_ratio >= 1:
+        raise SettingsError(
+            f"{source}: split.train_ratio + split.select_ratio is "
+            f"{plan.split.train_ratio + plan.split.select_ratio:g}, so no document is left for test",
+            remedy="keep their sum under 1, for instance 0.5 and 0.1",
+        )
+    if not plan.probe.probes or not plan.scope:
+        raise SettingsError(f"{source}: probe.probes and scope need an entry", remedy="name at least one of each")
+    return plan
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan as TOML, section by section, every key written out."""
+    tree = to_tree(plan)
+    plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    parts = [f"# A plan of `auditor audit --plan FILE`. Hash: {plan.hash}", *_lines(plain)]
+    for section, values in tree.items():
+        if isinstance(values, dict):
+            parts += ["", f"[{section}]", *_lines(values)]
+    return "\n".join(parts) + "\n"
+
+
+def scope_line(plan: Plan) -> str:
+    """What a verdict under this plan speaks of."""
+    return f"{', '.join(FAMILIES[name].title for name in plan.scope)}; {' and '.join(plan.compute_modes)} frames"
+
+
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in flatten(values)]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(
+            f"plan {file} cannot be read: {error.strerror}",
+            remedy=f"give a file that `auditor plan init` wrote, or one of {', '.join(BUILT_IN)}",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"plan {file} is not TOML: {error}", remedy="correct the line it names") from None
+
+
+def with_changes(plan: Plan, **changes: Any) -> Plan:
+    """A copy with other values, checked."""
+    return check_plan(dataclasses.replace(plan, **changes), plan.name)
