@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from splitwire.backbone import ModelSettings, identity, load_config, load_generation_config, load_head_and_tail
+from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.settings import settings_hash, to_tree
 from splitwire.v1 import stack_pb2
 from tln.gradient_policy import GradientPolicy
@@ -36,7 +37,18 @@ NO_DEFENCE = (
 )
 _SET_UP = "set-up"
 
-PolicyMaker = Callable[[FrameKeys], GradientPolicy]
+
+@dataclass(frozen=True)
+class TrustedParts:
+    """What this node holds before a session is open: enough to calibrate a gradient policy on public text."""
+
+    head: HeadModel
+    tail: TailModel
+    pipeline: FramePipeline
+    keys: FrameKeys
+
+
+PolicyMaker = Callable[[TrustedParts], GradientPolicy]
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,14 @@ class Connected:
     model: SplitModelForCausalLM
     run_key: RunKey
     recording: Recording | None
-    defence: Mapping[str, Any]
-    """The mechanisms and the gradient policy in force, with their parameters. Nothing secret."""
+    effective: Mapping[str, Any]
+    """Settings, their hash, and the defence in force; what the bundle tells too. Nothing secret."""
+
+    @property
+    def defence(self) -> Mapping[str, Any]:
+        """The mechanisms and the gradient policy in force, with their parameters."""
+        defence: Mapping[str, Any] = self.effective["defence"]
+        return defence
 
 
 @contextmanager
@@ -57,20 +75,23 @@ def connect(
     mode: SessionMode = "inference",
     make_policy: PolicyMaker | None = None,
     documents: Sequence[Mapping[str, Any]] = (),
+    run_key: RunKey | None = None,
+    announce: Callable[[Mapping[str, Any]], None] = lambda _defence: None,
     transport: Transport | None = None,
 ) -> Iterator[Connected]:
-    """Opens a session for the block. `make_policy` releases gradients in mode "training"; `documents` goes to the
-    truth.
+    """Opens a session for the block. `make_policy` releases gradients when training; `documents` goes to the truth.
 
-    `transport` stands in for the connection that the settings name.
+    `announce` gets the defence in force before anything crosses. `transport` stands in for the connection that the
+    settings name, `run_key` for a fresh one.
     """
-    run_key = RunKey.generate()
+    run_key = run_key or RunKey.generate()
     keys = FrameKeys(run_key)
     config = load_config(settings.model)
     pipeline = frame_pipeline(settings, keys, run_key, int(config.hidden_size))
-    policy = None if make_policy is None else make_policy(keys)
-    effective = effective_settings(settings, pipeline, policy)
     head, tail = load_head_and_tail(settings.model)
+    policy = None if make_policy is None else make_policy(TrustedParts(head, tail, pipeline, keys))
+    effective = effective_settings(settings, pipeline, policy)
+    announce(effective["defence"])
     recording = open_recording(
         settings.record,
         effective=effective,
@@ -93,7 +114,7 @@ def connect(
             generation_config=load_generation_config(settings.model),
         )
         model.train(mode=False)
-        yield Connected(model, run_key, recording, effective["defence"])
+        yield Connected(model, run_key, recording, effective)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from splitwire.backbone.parts import TailModel
+from splitwire.errors import SettingsError
 from tln.context import NO_LABEL
 
 
@@ -57,3 +59,45 @@ def cross_entropy_loss(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> tor
     """Mean over the labelled rows of a frame, sum over frames."""
     counts = (labels_BT != NO_LABEL).sum(dim=1).clamp_min(1)
     return (token_losses(logits_BTV, labels_BT).sum(dim=1) / counts).sum()
+
+
+@dataclass(frozen=True)
+class PrivateLoss:
+    """`total` to take the gradient of, and its parts a frame for display. TLN only."""
+
+    total: torch.Tensor
+    distillation: float
+    cross_entropy: float
+
+
+def private_loss(
+    tail: TailModel,
+    restored_BTH: torch.Tensor,
+    target_BTH: torch.Tensor | None,
+    labels_BT: torch.Tensor,
+    settings: LossSettings,
+) -> PrivateLoss:
+    """The weighted sum of the terms that are on. `target_BTH` is needed for distillation."""
+    total = restored_BTH.new_zeros(())
+    distillation = cross_entropy = 0.0
+    if settings.needs_targets:
+        if target_BTH is None:
+            raise SettingsError(
+                "loss.distillation needs targets", remedy="run tln prepare, or set both distillation weights to 0"
+            )
+        term = distillation_loss(restored_BTH, target_BTH, settings)
+        total, distillation = total + term, term.item() / len(labels_BT)
+    if settings.cross_entropy > 0:
+        logits = tail.logits(tail(restored_BTH))
+        term = cross_entropy_loss(logits, labels_BT.to(logits.device))
+        total, cross_entropy = total + settings.cross_entropy * term, term.item() / len(labels_BT)
+    return PrivateLoss(total, distillation, cross_entropy)
+
+
+def check_loss(settings: LossSettings) -> None:
+    """SettingsError for negative weights and for a loss without any term."""
+    for name in ("distillation", "raw_distillation", "cross_entropy"):
+        if getattr(settings, name) < 0:
+            raise SettingsError(f"loss.{name} is {getattr(settings, name)}", remedy="use 0 (off) or a weight above 0")
+    if not settings.needs_targets and settings.cross_entropy == 0:
+        raise SettingsError("every weight in [loss] is 0", remedy="set at least one above 0")

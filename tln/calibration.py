@@ -1,0 +1,54 @@
+"""The median gradient norm of rows on PUBLIC text, before any session is open.
+
+The gradient clip may be a multiple of it. It is computed here alone, with the untrusted node stood in for: by the true
+output of the delegated layers where real layers run, and by the identity on the protected latent rows for the gram
+stack. Nothing crosses, nothing private is read, so the clip that follows tells nothing.
+
+Shapes: N blocks, T positions, R rows.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from splitwire.backbone.parts import HeadModel, TailModel
+from splitwire.errors import SettingsError
+from tln.context import StepContext
+from tln.corpus import Blocks
+from tln.losses import LossSettings, private_loss
+from tln.pipeline import FramePipeline
+
+_BATCH_BLOCKS = 8
+
+
+def median_gradient_norm(
+    head: HeadModel,
+    tail: TailModel,
+    pipeline: FramePipeline,
+    blocks: Blocks | None,
+    targets: torch.Tensor | None,
+    loss: LossSettings,
+    *,
+    is_latent: bool,
+) -> float:
+    """The median L2 norm of a row's gradient with respect to what the untrusted node would return."""
+    if blocks is None or targets is None:
+        raise SettingsError(
+            "gradient.clip_multiple needs public text to calibrate on",
+            remedy="set corpus.public_path and run tln prepare, or set gradient.clip_multiple = 0",
+        )
+    local = pipeline.local() if is_latent else FramePipeline()
+    norms = []
+    starts = range(0, len(blocks), _BATCH_BLOCKS)
+    for step, start in enumerate(starts, start=1):
+        rows = slice(start, start + _BATCH_BLOCKS)
+        context = StepContext(step)
+        with torch.no_grad():
+            hidden = head(blocks.tokens[rows].to(head.device))
+            sent = local.protect(hidden, context).rows
+        target = targets[rows].to(head.device)
+        returned = (sent if is_latent else target).detach().requires_grad_()
+        value = private_loss(tail, local.restore(returned, context), target, blocks.labels[rows], loss).total
+        (gradient,) = torch.autograd.grad(value, returned)
+        norms.append(torch.linalg.vector_norm(gradient, dim=-1).flatten())
+    return torch.cat(norms).median().item()

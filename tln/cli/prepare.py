@@ -1,0 +1,31 @@
+"""`tln prepare`: runs the whole model once over the texts, for the targets and the baseline that training needs."""
+
+from __future__ import annotations
+
+import typer
+
+from splitwire.settings import render
+from tln.cli.options import Config, PrintSettings, Set, effective_settings
+
+
+def command(config: Config = None, pairs: Set = None, print_settings: PrintSettings = False) -> None:
+    """Run the whole model once over the private and the public text and keep what training needs of it."""
+    settings = effective_settings(config, pairs)
+    if print_settings:
+        typer.echo(render(settings))
+        return
+    from tln.cli.display import rich_progress
+    from tln.prepare import dependencies_of, load_texts, prepare
+
+    texts = load_texts(settings.model, settings.corpus)
+    with rich_progress() as progress:
+        prepared = prepare(settings.model, settings.prepare, texts, progress, dependencies_of(settings.model, texts))
+    facts = prepared.facts
+    typer.echo(f"prepared: {prepared.folder}")
+    typer.echo(
+        f"private text: {facts['num_documents']} documents, {facts['num_blocks']} blocks, "
+        f"{facts['num_tokens_left_out']} tokens left out, unsplit cross-entropy {facts['baseline_nats']:.4f} nats"
+    )
+    if "public_row_norm_median" in facts:
+        typer.echo(f"public text: median norm of a row at the cut {facts['public_row_norm_median']:.3f}")
+    typer.echo(f"fingerprint of the delegated layers: {facts['fingerprint']}")

@@ -1,0 +1,79 @@
+"""`tln train`: private fine-tuning against an untrusted node.
+
+Shows the effective defence before anything crosses, progress while it runs, and the utility gate at the end. Exit code
+0 means that the run ended; what the gate says is in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from splitwire.settings import render
+from tln.cli.options import Config, PrintSettings, Set, effective_settings
+
+if TYPE_CHECKING:
+    from tln.finetune import Report
+    from tln.settings import TlnSettings
+
+
+def command(
+    config: Config = None,
+    pairs: Set = None,
+    print_settings: PrintSettings = False,
+    out: Annotated[Path | None, typer.Option(help="New folder for the results; same as train.out.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Folder for a wire bundle of this run.")] = None,
+) -> None:
+    """Fine-tune with the middle of the model on the untrusted node."""
+    named = (("train.out", out), ("record.folder", record))
+    settings = effective_settings(config, pairs, [(key, str(value)) for key, value in named if value is not None])
+    if print_settings:
+        typer.echo(render(settings))
+        return
+    _show(settings, _train(settings))
+
+
+def _train(settings: TlnSettings) -> Report:
+    from splitwire.logging import configure
+    from tln.cli.display import rich_progress
+    from tln.finetune import finetune
+
+    configure("tln")
+    with rich_progress() as progress:
+        return finetune(settings, progress, announce)
+
+
+def announce(defence: Mapping[str, Any]) -> None:
+    """The effective defence, on stderr; an unsafe one loudly."""
+    from tln.connect import NO_DEFENCE
+    from tln.gradient_policy import OPEN_WARNING
+
+    frame, gradient = defence["frame"], defence["gradient"]
+    if gradient.get("unsafe"):
+        typer.secho(OPEN_WARNING, fg="red", bold=True, err=True)
+    if not frame:
+        typer.secho(NO_DEFENCE, fg="red", bold=True, err=True)
+    typer.echo("effective defence (no DP claim):", err=True)
+    for name, values in [*frame.items(), ("gradient", gradient)]:
+        typer.echo(f"  {name:12s} {'  '.join(f'{key}={value}' for key, value in values.items())}", err=True)
+
+
+def _show(settings: TlnSettings, report: Report) -> None:
+    utility, history = report.utility, report.history
+    typer.echo(
+        f"trained: {len(history.loss)} steps of {settings.train.frames_per_step}, loss {history.loss[0]:.4f} -> "
+        f"{history.loss[-1]:.4f}, {report.seconds_a_step:.3f} s a step, {report.frames_a_second:.1f} frames/s"
+    )
+    typer.echo(f"documents: {report.members} members, {report.non_members} held out; session {report.session_hash}")
+    typer.echo(
+        f"utility gate {utility.outcome}: held-out cross-entropy {utility.split_nats:.4f} nats, unsplit "
+        f"{utility.unsplit_nats:.4f}, delta {utility.delta_nats:+.4f} [{utility.delta_lower_nats:+.4f}, "
+        f"{utility.delta_upper_nats:+.4f}] over {utility.num_documents} documents, ceiling {utility.ceiling_nats}"
+        + (f" ({utility.note})" if utility.note else "")
+    )
+    typer.echo(f"report: {Path(settings.train.out) / 'report.json'}")
+    if settings.record.folder:
+        typer.echo(f"bundle: {settings.record.folder}")

@@ -1,0 +1,218 @@
+"""One private fine-tuning run from settings to report.
+
+Order matters: texts and what `tln prepare` left, head and tail, the pipeline, the calibrated gradient policy, and only
+then the recording and the session; so the effective defence is settled, shown and recorded before anything crosses.
+The run key is fresh. Of the documents a random share is held out; they are named in the sealed truth as non-members
+and scored by the utility gate under the same defence.
+
+Left behind in train.out: report.json (numbers only, no document and no id) and trusted.safetensors (the private parts
+that were trained, 0600). Both are written at the end, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from splitwire import __version__
+from splitwire.backbone import load_tokenizer
+from splitwire.errors import SettingsError
+from splitwire.private_files import make_private_folder, replace_private_file
+from tln.calibration import median_gradient_norm
+from tln.connect import Connected, PolicyMaker, TrustedParts, connect
+from tln.corpus import Blocks, Membership, split_members
+from tln.gradient_policy import GradientPolicy, build_gradient_policy
+from tln.keys import RunKey
+from tln.model import SplitModelForCausalLM
+from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
+from tln.progress import Progress
+from tln.settings import TlnSettings, check_training
+from tln.trainer import History, Trainer, TrainingText, mean_of_last
+from tln.transport import Transport
+from tln.utility import Utility, judge, split_losses
+
+REPORT_FILE = "report.json"
+WEIGHTS_FILE = "trusted.safetensors"
+SCHEMA_VERSION = 1
+
+_CALIBRATION_SCOPE = "calibration"
+_SET_UP_SCOPE = "set-up"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run tells. `effective` holds the settings, their hash and the defence in force."""
+
+    effective: dict[str, Any]
+    session_hash: str
+    members: int
+    non_members: int
+    num_trained_parameters: int
+    history: History
+    utility: Utility
+    seconds_a_step: float
+    frames_a_second: float
+
+
+def finetune(
+    settings: TlnSettings,
+    progress: Progress,
+    announce: Callable[[Mapping[str, Any]], None],
+    *,
+    transport: Transport | None = None,
+) -> Report:
+    """Trains against the untrusted node that the settings name and returns the report, which is also in train.out.
+
+    `announce` gets the effective defence before anything crosses. `transport` stands in for the connection.
+    """
+    check_training(settings)
+    _refuse_used(Path(settings.train.out))
+    run_key = RunKey.generate()
+    texts = load_texts(settings.model, settings.corpus, load_tokenizer(settings.model))
+    prepared = load_prepared(settings.model, settings.prepare, dependencies_of(settings.model, texts))
+    membership = split_members(
+        texts.private, settings.corpus.holdout_ratio, run_key.stream(_SET_UP_SCOPE, 0, "membership")
+    )
+    with connect(
+        settings,
+        mode="training",
+        make_policy=_policy_maker(settings, texts, prepared),
+        documents=_documents(texts.private, membership),
+        run_key=run_key,
+        announce=announce,
+        transport=transport,
+    ) as connected:
+        report = _run(settings, connected, texts, prepared, membership, progress)
+    _write(Path(settings.train.out), report, connected.model)
+    return report
+
+
+def _run(
+    settings: TlnSettings,
+    connected: Connected,
+    texts: Texts,
+    prepared: Prepared,
+    membership: Membership,
+    progress: Progress,
+) -> Report:
+    model, run_key = connected.model, connected.run_key
+    targets = prepared.targets if settings.loss.needs_targets else None
+    text = TrainingText(texts.private, membership.train, targets)
+    trainer = Trainer(model, settings.train, settings.loss, text, run_key)
+    trainer.prime(progress)
+    history = trainer.train(progress)
+    utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)
+    if settings.train.remote_checkpoint:
+        model.crossing.checkpoint(settings.train.remote_checkpoint)
+    steps = settings.train.steps
+    return Report(
+        effective=dict(connected.effective),
+        session_hash=model.crossing.session_hash,
+        members=int(membership.is_member[torch.unique(texts.private.documents)].sum()),
+        non_members=int((~membership.is_member).sum()),
+        num_trained_parameters=sum(parameter.numel() for parameter in trainer.parameters),
+        history=history,
+        utility=utility,
+        seconds_a_step=history.seconds / steps,
+        frames_a_second=steps * settings.train.frames_per_step / history.seconds,
+    )
+
+
+def _score(
+    settings: TlnSettings,
+    model: SplitModelForCausalLM,
+    run_key: RunKey,
+    blocks: Blocks,
+    prepared: Prepared,
+    membership: Membership,
+    progress: Progress,
+) -> Utility:
+    held_out = membership.held_out
+    order = torch.from_numpy(run_key.stream(_SET_UP_SCOPE, 0, "evaluation").permutations(1, len(held_out))[0])
+    chosen = held_out[order][: settings.train.max_evaluation_blocks or None]
+    scored = Blocks(blocks.tokens[chosen], blocks.labels[chosen], blocks.documents[chosen], blocks.ids, 0)
+    losses = split_losses(model, scored, settings.stack.kind, settings.train.frames_per_step, progress)
+    return judge(
+        losses,
+        prepared.baseline_nats[chosen],
+        scored.documents,
+        settings.train.utility_ceiling_nats,
+        run_key.stream(_SET_UP_SCOPE, 0, "bootstrap"),
+    )
+
+
+def _policy_maker(settings: TlnSettings, texts: Texts, prepared: Prepared) -> PolicyMaker:
+    """Calibrates the clip on public text when the settings ask for it."""
+
+    def make(parts: TrustedParts) -> GradientPolicy:
+        if settings.gradient.policy != "clip_noise" or not settings.gradient.clip_multiple:
+            return build_gradient_policy(settings.gradient, parts.keys)
+        parts.keys.bind(_CALIBRATION_SCOPE)
+        median = median_gradient_norm(
+            parts.head,
+            parts.tail,
+            parts.pipeline,
+            texts.public,
+            prepared.public_targets,
+            settings.loss,
+            is_latent=settings.stack.kind == "gram",
+        )
+        return build_gradient_policy(settings.gradient, parts.keys, median)
+
+    return make
+
+
+def _documents(blocks: Blocks, membership: Membership) -> list[dict[str, Any]]:
+    return [
+        {"id": name, "member": bool(member)}
+        for name, member in zip(blocks.ids, membership.is_member.tolist(), strict=True)
+    ]
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(
+            f"train.out {folder} is not empty", remedy="name a new folder; results are never written over"
+        )
+
+
+def _write(folder: Path, report: Report, model: SplitModelForCausalLM) -> None:
+    make_private_folder(folder)
+    trained = {
+        name: parameter.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.numel()
+    }
+    if trained:
+        replace_private_file(folder / WEIGHTS_FILE, safetensors.torch.save(trained))
+    replace_private_file(folder / REPORT_FILE, json.dumps(as_tree(report), indent=2, allow_nan=False).encode("ascii"))
+
+
+def as_tree(report: Report) -> dict[str, Any]:
+    """The report as versioned plain values."""
+    history = report.history
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "software_version": __version__,
+        **report.effective,
+        "session_hash": report.session_hash,
+        "num_member_documents": report.members,
+        "num_non_member_documents": report.non_members,
+        "num_trained_parameters": report.num_trained_parameters,
+        "utility": dataclasses.asdict(report.utility),
+        "first_loss": history.loss[0],
+        "final_loss": mean_of_last(history.loss),
+        "loss_by_step": history.loss,
+        "distillation_by_step": history.distillation,
+        "cross_entropy_by_step": history.cross_entropy,
+        "train_seconds": history.seconds,
+        "seconds_a_step": report.seconds_a_step,
+        "frames_a_second": report.frames_a_second,
+    }

@@ -1,0 +1,56 @@
+"""Settings of preparation and training on the trusted node. Each is a section of tln.toml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from splitwire.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Where `tln prepare` keeps what it computed; empty means the model cache. Private activations: files 0600."""
+
+    cache_dir: str = ""
+    batch_blocks: int = 16
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """One run of `tln train`. `frames_per_step` frames (gram) or sequences (transformer) cross in one message.
+
+    `learning_rate` is that of the trusted node; the untrusted node's is `remote_learning_rate`, or the same when 0.
+    `out` is a new folder for the report and the trained private parts.
+    """
+
+    out: str = ""
+    steps: int = 100
+    frames_per_step: int = 16
+    learning_rate: float = 3e-4
+    remote_learning_rate: float = 0.0
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    max_gradient_norm: float = 0.0
+    """Each node clips its own accumulated gradients to this norm; 0 for no clipping."""
+    train_head: bool = False
+    train_tail: bool = False
+    max_evaluation_blocks: int = 64
+    """Held-out blocks that the utility gate scores; 0 for all."""
+    utility_ceiling_nats: float = 0.35
+    """Largest acceptable increase of held-out cross-entropy over the unsplit model."""
+    remote_checkpoint: str = ""
+    """Label under which the untrusted node saves what it trained; empty saves nothing there."""
+
+
+def check_train(settings: TrainSettings) -> None:
+    """SettingsError for a missing folder and for numbers out of range."""
+    if not settings.out:
+        raise SettingsError("train.out is empty", remedy="name a new folder for the results of the run")
+    for name in ("steps", "frames_per_step"):
+        if getattr(settings, name) < 1:
+            raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use at least 1")
+    if settings.learning_rate <= 0:
+        raise SettingsError(f"train.learning_rate is {settings.learning_rate}", remedy="use a number above 0")
+    for name in ("remote_learning_rate", "weight_decay", "warmup_steps", "max_gradient_norm", "max_evaluation_blocks"):
+        if getattr(settings, name) < 0:
+            raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use 0 (off) or more")
