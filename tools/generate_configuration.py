@@ -50,9 +50,19 @@ class Page(NamedTuple):
 
 
 PAGES = (
-    Page("ucn", "ucn.settings:UcnSettings", "The untrusted node: `ucn serve`."),
-    Page("tln", "tln.settings:TlnSettings", "The trusted node: `tln prepare`, `tln train` and `tln generate`."),
-    Page("tap", "auditor.tap.settings:TapSettings", "The tap: `auditor tap`."),
+    Page("ucn", "ucn.settings:UcnSettings", "The untrusted node: `ucn serve`. Environment prefix `SPLITWIRE_UCN__`."),
+    Page(
+        "tln",
+        "tln.settings:TlnSettings",
+        "The trusted node: `tln prepare`, `tln train` and `tln generate`. Environment prefix `SPLITWIRE_TLN__`.",
+    ),
+    Page("tap", "auditor.tap.settings:TapSettings", "The tap: `auditor tap`. Environment prefix `SPLITWIRE_TAP__`."),
+    Page(
+        "plan",
+        "auditor.plan:Plan",
+        "The plan of an audit: `auditor audit --plan FILE`. A file only, without environment or `--set`, since what "
+        "an audit decides beforehand belongs in one place.",
+    ),
 )
 
 
@@ -87,7 +97,7 @@ def render() -> str:
 def _program(page: Page) -> str:
     module, _, name = page.root.partition(":")
     root = getattr(importlib.import_module(module), name)
-    lines = [f"## {page.program}", "", f"{page.text} Environment prefix `SPLITWIRE_{page.program.upper()}__`."]
+    lines = [f"## {page.program}", "", page.text]
     for section, cls in sections(root):
         if section:
             lines += ["", f"### {page.program}: [{section}]", "", _summary(cls)]

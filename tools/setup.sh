@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
-needed_mib=4096
+needed_mib=8192 # torch's default build brings CUDA libraries
+[ -z "${TORCH_INDEX_URL:-}" ] || needed_mib=4096
 
 fail() {
   echo "setup: $1" >&2
@@ -34,7 +35,7 @@ if [ ! -x "$venv/bin/python" ]; then
   python=$(choose_python)
   free_mib=$(df -Pm . | awk 'NR == 2 { print $4 }')
   [ "$free_mib" -ge "$needed_mib" ] ||
-    fail "$free_mib MiB free here, $needed_mib needed. Free some space, or set VENV to a folder on another disk"
+    fail "$free_mib MiB free here, $needed_mib needed. Free some space, or take a CPU build of torch (4096 MiB) by TORCH_INDEX_URL"
   "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python has no venv module. Install it, for instance: apt-get install python3-venv"
   echo "setup: making $venv with $("$python" --version)"
