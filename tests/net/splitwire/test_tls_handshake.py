@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,16 @@ from cryptography import x509
 
 from splitwire.errors import AuthError
 from splitwire.pki import init_pki, renew
-from splitwire.tls import TlsFiles, channel_credentials, negotiated_version, require_peer, server_credentials
+from splitwire.tls import (
+    TlsFiles,
+    channel_credentials,
+    negotiated_version,
+    require_peer,
+    server_credentials,
+    split_address,
+)
 
 METHOD = "/test.Echo/Who"
-NAME_OVERRIDE = (("grpc.ssl_target_name_override", "ucn.splitwire"),)
 
 
 @dataclass
@@ -101,6 +108,15 @@ def test_two_peers_agree_on_tls_1_3(running: Running) -> None:
     assert negotiated_version(running.address, running.files["tln"], "ucn.splitwire") == "TLSv1.3"
 
 
+def test_a_peer_that_offers_only_tls_1_2_gets_it_with_forward_secrecy(running: Running) -> None:
+    """gRPC cannot refuse 1.2; docs/keys.md says so. When this fails because it can, the docs may claim more."""
+    context = client_context(running.files["tln"])
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with handshake(running, context) as secure:
+        assert secure.version() == "TLSv1.2"
+        assert secure.cipher()[0].startswith("ECDHE-ECDSA-")
+
+
 def test_a_renewed_certificate_is_served_without_a_restart(running: Running) -> None:
     before = served_serial(running)
     renew(running.folder, "ucn")
@@ -118,13 +134,21 @@ def test_a_half_written_renewal_leaves_the_old_certificate_in_use(running: Runni
 
 
 def served_serial(running: Running) -> int:
-    files = running.files["tln"]
+    with handshake(running, client_context(running.files["tln"])) as secure:
+        return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True)).serial_number
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(files.ca))
     context.load_cert_chain(files.certificate, files.key)
     context.set_alpn_protocols(["h2"])
-    host, port = running.address.split(":")
+    return context
+
+
+@contextmanager
+def handshake(running: Running, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     with (
-        socket.create_connection((host, int(port)), timeout=5) as raw,
+        socket.create_connection(split_address(running.address), timeout=5) as raw,
         context.wrap_socket(raw, server_hostname="ucn.splitwire") as secure,
     ):
-        return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True)).serial_number
+        yield secure
