@@ -14,12 +14,12 @@ import signal
 from collections.abc import Callable
 
 import grpc
-import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import splitwire
 from splitwire.errors import SettingsError
+from splitwire.logging import get_logger
 from splitwire.tls import server_credentials
 from splitwire.wire import (
     KEEPALIVE_MIN_INTERVAL_MS,
@@ -35,7 +35,7 @@ from ucn.service import StackServicer
 from ucn.sessions import SessionTable
 from ucn.settings import UcnSettings, check
 
-_log = structlog.get_logger("ucn")
+_log = get_logger("ucn")
 _SPARE_CALLS = 16
 _FORCED_EXIT = 128 + signal.SIGTERM
 
@@ -49,12 +49,12 @@ class UcnServer:
         self._node = node
         self._metrics = UcnMetrics()
         limits = settings.limits
-        self._table = SessionTable(
+        self.table = SessionTable(
             max_sessions=limits.max_sessions,
             max_sessions_per_peer=limits.max_sessions_per_peer,
             lease_seconds=settings.lease_seconds,
         )
-        self._metrics.watch(lambda: len(self._table), lambda: node.queue_depth)
+        self._metrics.watch(lambda: len(self.table), lambda: node.queue_depth)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
@@ -69,7 +69,7 @@ class UcnServer:
             options=_options(),
             maximum_concurrent_rpcs=2 * settings.limits.max_sessions + _SPARE_CALLS,
         )
-        servicer = StackServicer(settings, self._node, self._table, self._metrics)
+        servicer = StackServicer(settings, self._node, self.table, self._metrics)
         server.add_generic_rpc_handlers((servicer.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.reflection:
@@ -86,19 +86,19 @@ class UcnServer:
 
     async def drain(self) -> None:
         """Stops as the module says; returns when everything is freed."""
-        _log.info("draining", num_sessions=len(self._table), drain_seconds=self._settings.drain_seconds)
+        _log.info("draining", num_sessions=len(self.table), drain_seconds=self._settings.drain_seconds)
         await self._health.enter_graceful_shutdown()
-        self._table.start_draining()
+        self.table.start_draining()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._table.emptied(), self._settings.drain_seconds)
-        self._table.end_streams()
+            await asyncio.wait_for(self.table.emptied(), self._settings.drain_seconds)
+        self.table.end_streams()
         await self.stop(self._settings.step_grace_seconds)
 
     async def stop(self, grace_seconds: float) -> None:
         """Ends calls after at most `grace_seconds` and frees everything."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
-        await self._table.close_all()
+        await self.table.close_all()
         if self._stop_metrics is not None:
             await asyncio.to_thread(self._stop_metrics)
         await asyncio.to_thread(self._node.shutdown)

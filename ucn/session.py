@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import structlog
 import torch
 
 from splitwire.errors import LimitError, PeerError, ReplayError, StateError
+from splitwire.logging import get_logger
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import session_hash
 from ucn.caches import SessionCaches
@@ -34,7 +34,7 @@ from ucn.steps import (
     forward_call,
 )
 
-_log = structlog.get_logger("ucn")
+_log = get_logger("ucn")
 
 T = TypeVar("T")
 

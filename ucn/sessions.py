@@ -13,13 +13,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-import structlog
-
 from splitwire.errors import AuthError, LimitError, PeerError, StateError, UnavailableError
+from splitwire.logging import get_logger
 from ucn.session import Session
 from ucn.streams import StreamHandle
 
-_log = structlog.get_logger("ucn")
+_log = get_logger("ucn")
 
 
 @dataclass

@@ -16,14 +16,12 @@ def command(config: Config = None, pairs: Set = None, print_settings: PrintSetti
     if print_settings:
         typer.echo(render(settings))
         return
-    from splitwire.logging import configure  # what follows brings torch in
+    from splitwire.logging import configure, get_logger  # what follows brings torch in
     from ucn.node import load_node
     from ucn.server import serve
     from ucn.settings import check
 
     configure("ucn")
     check(settings)
-    import structlog
-
-    structlog.get_logger("ucn").info("settings", settings_hash=settings_hash(settings))
+    get_logger("ucn").info("settings", settings_hash=settings_hash(settings))
     asyncio.run(serve(settings, load_node(settings)))

@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 import grpc
-import structlog
 
+from splitwire.logging import get_logger
 from ucn import call as calls
 from ucn.interceptors.wrapping import Around, Call
 from ucn.metrics import UcnMetrics
 
-_log = structlog.get_logger("ucn")
+_log = get_logger("ucn")
 
 
 def observe(metrics: UcnMetrics) -> Around:

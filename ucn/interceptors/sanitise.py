@@ -6,14 +6,14 @@ import traceback
 from typing import Any
 
 import grpc
-import structlog
 
 from splitwire.errors import PeerError
+from splitwire.logging import get_logger
 from ucn import call as calls
 from ucn.interceptors.wrapping import Call
 from ucn.status import peer_status
 
-_log = structlog.get_logger("ucn")
+_log = get_logger("ucn")
 
 
 async def sanitise(_method: str, call: Call, context: Any) -> Any:
