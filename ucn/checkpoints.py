@@ -8,6 +8,7 @@ Never pickle.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -51,7 +52,8 @@ class CheckpointStore:
             save_file(state.tensors, partial, metadata)
             return _publish(partial, path)
         except (OSError, SafetensorError):
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink()
             raise LimitError(
                 f"checkpoint {label} cannot be written on the untrusted node", remedy="have its disk checked there"
             ) from None
