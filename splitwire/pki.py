@@ -127,14 +127,17 @@ def renew(pki: Path, name: str, *, days: int | None = None) -> datetime:
     files = TlsFiles.in_folder(pki / name)
     if name == "ca" or not files.certificate.exists():
         raise PkiError(f"{files.certificate} does not exist", remedy="name a node of this folder, such as tln or tap")
-    old = x509.load_pem_x509_certificate(read_file(files.certificate))
+    old = _load_certificate(files.certificate)
     days = _default_days(name) if days is None else days
     _check_days(days, longest=_default_days(name) if name == "tap" else AUTHORITY_DAYS)
-    names = _names_of(old.extensions)
-    usages = list(old.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     public_key = old.public_key()
     if not isinstance(public_key, ec.EllipticCurvePublicKey):
-        raise PkiError(f"{files.certificate} was not made by splitwire pki", remedy="make a new folder with pki init")
+        raise _foreign(files.certificate)
+    try:
+        names = _names_of(old.extensions)
+        usages = list(old.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except x509.ExtensionNotFound:
+        raise _foreign(files.certificate) from None
     certificate = _issue(_load_authority(pki), public_key, names, usages, days)
     replace_private_file(files.certificate, _pem(certificate))
     return certificate.not_valid_after_utc
@@ -224,6 +227,17 @@ def _load_authority(pki: Path) -> _Authority:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise PkiError(f"{folder}/key.pem is not the key of {folder}/ca.pem", remedy="restore both from one backup")
     return _Authority(certificate, key)
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(read_file(path))
+    except ValueError:
+        raise _foreign(path) from None
+
+
+def _foreign(path: Path) -> PkiError:
+    return PkiError(f"{path} was not made by splitwire pki", remedy="make a new folder with splitwire pki init")
 
 
 def _load_request(path: Path) -> x509.CertificateSigningRequest:

@@ -107,8 +107,7 @@ class _Reloader:
         return self._configuration(material)
 
     def _current_stamp(self) -> tuple[int, ...]:
-        paths = (self._files.ca, self._files.certificate, self._files.key)
-        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+        return tuple(_modified_ns(path) for path in (self._files.ca, self._files.certificate, self._files.key))
 
     @staticmethod
     def _configuration(material: _Material) -> Any:
@@ -170,6 +169,13 @@ def negotiated_version(address: str, files: TlsFiles, server_name: str) -> str:
         context.wrap_socket(raw, server_hostname=server_name) as secure,
     ):
         return secure.version() or "none"
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_loopback(host: str) -> bool:

@@ -117,6 +117,8 @@ class Recorder:
                 self._writer.write(record)
         except SplitwireError as error:
             self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a thread that dies in silence would lose what is offered from then on
+            self._fail(RecordingError(f"recording failed ({type(error).__name__})", remedy="start a new bundle"))
 
     def _take(self) -> WireRecord | None:
         """The next message; None when the recorder closes and nothing is left. Flushes when the wire is quiet."""

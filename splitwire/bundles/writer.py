@@ -198,6 +198,9 @@ class BundleWriter:
                 f"bundle {self.folder} cannot be written: {error.strerror or type(error).__name__}",
                 remedy="free space or choose another disk, then start a new bundle",
             ) from None
+        except Exception:
+            self._failed = True  # what was half built must not reach the file
+            raise
 
 
 def make_empty_folder(folder: Path) -> None:

@@ -177,6 +177,13 @@ def test_renew_refuses_what_is_not_a_node(tmp_path: Path, name: str) -> None:
         renew(tmp_path / "pki", name)
 
 
+def test_renew_refuses_a_certificate_that_it_cannot_read(tmp_path: Path) -> None:
+    files = init_pki(tmp_path / "pki")["tln"]
+    files.certificate.write_text("nothing")
+    with pytest.raises(PkiError, match="was not made by splitwire pki"):
+        renew(tmp_path / "pki", "tln")
+
+
 def test_the_authority_cannot_be_used_with_another_key(tmp_path: Path) -> None:
     init_pki(tmp_path / "a")
     init_pki(tmp_path / "b")

@@ -132,6 +132,16 @@ def test_after_a_failure_a_waiting_offer_returns(full: FullWriter) -> None:
         running.close()
 
 
+def test_an_unforeseen_failure_is_kept_too(open_writer: OpenWriter) -> None:
+    writer = open_writer()
+    running = Recorder(writer, max_queue_bytes=ROOM_FOR_TWO, when_full="wait")
+    answers = [running.offer(record(-1)) for _ in range(20)]  # MCAP has no time before 1970
+    assert not answers[-1]
+    with pytest.raises(RecordingError, match=r"recording failed \(error\)"):
+        running.close()
+    assert open_bundle(writer.folder).manifest is None
+
+
 def test_a_bundle_that_cannot_be_closed_is_a_failure_too(
     open_writer: OpenWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
