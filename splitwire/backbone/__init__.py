@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from splitwire.backbone.settings import EMBEDDED_MODEL, ModelSettings, default_cache_folder
 
 if TYPE_CHECKING:
+    from splitwire.backbone.digest import fingerprint, identity
     from splitwire.backbone.embedded import fetch_embedded
     from splitwire.backbone.families import FAMILIES
-    from splitwire.backbone.fingerprint import fingerprint, identity
     from splitwire.backbone.loading import (
         load_config,
         load_generation_config,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "fetch_embedded": "embedded",
     "FAMILIES": "families",
-    "fingerprint": "fingerprint",
-    "identity": "fingerprint",
+    "fingerprint": "digest",
+    "identity": "digest",
     "load_config": "loading",
     "load_generation_config": "loading",
     "load_head": "loading",

@@ -102,7 +102,7 @@ def _tokenizer_if_any(folder: Path) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Neither progress bars nor deprecations of other libraries reach our user."""
+    """Keeps transformers' progress bars and other libraries' deprecations from our user."""
     bars: Any = transformers_logging
     had_progress_bar = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

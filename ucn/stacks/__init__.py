@@ -1,6 +1,6 @@
 """The computations that a session can ask for, and the one place that opens them.
 
-`open_stack` refuses with HandshakeError what a request may not combine (see the table of stacks in docs): a gram
+`open_stack` refuses with HandshakeError what a request may not combine (docs/stacks.md has the table): a gram
 stack with a base dtype other than float32, with layers, adapters, a scope, a KV cache or for inference; a transformer
 stack without served layers, with gram settings, with a trainable scope or adapters outside training, without a scope
 in it. Version, identity and wire dtypes are the handshake's business and have been checked before.

@@ -31,7 +31,9 @@ class TransformerStack:
     """Implements `Stack` over a shared MiddleModel; what it trains is its own."""
 
     def __init__(self, request: stack_pb2.OpenSessionRequest, base: MiddleModel, limits: StackLimits) -> None:
-        self._model, parameters = _session_model(request, frozen(base))
+        self._base = frozen(base)
+        self._is_closed = False
+        self._model, parameters = _session_model(request, self._base)
         self._trains = request.mode == stack_pb2.SESSION_MODE_TRAINING
         self._dtype = base.dtype
         self._device = base.device
@@ -109,10 +111,12 @@ class TransformerStack:
         self._trainable.load_state(tensors, facts, self._facts)
 
     def close(self) -> None:
-        """Frees graphs, caches and the session's own parameters; the shared base stays."""
+        """Frees graphs, caches and the session's own parameters; the shared base stays. Nothing runs afterwards."""
         self._kept.clear()
         self._caches.clear()
         self._trainable.clear()
+        self._model = self._base
+        self._is_closed = True
 
     def _forward_cached(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
         entry = self._caches.open(call, rows.shape)
@@ -147,6 +151,8 @@ class TransformerStack:
         return contextlib.nullcontext()
 
     def _check(self, rows: torch.Tensor, call: ForwardCall) -> None:
+        if self._is_closed:
+            raise StateError(f"step {call.step}: the session is closed", remedy="open a new one")
         width = self._model.hidden_width
         if rows.ndim != 3 or rows.shape[-1] != width:
             raise FrameError(

@@ -309,4 +309,6 @@ def test_a_closed_session_frees_its_own_and_leaves_the_base(
     stack.close()
     with pytest.raises(StateError):
         stack.backward(1, rows)
+    with pytest.raises(StateError, match="closed"):
+        stack.forward(rows, ForwardCall(2, "evaluate"))
     assert opened(request_for("inference"), base).forward(rows, ForwardCall(1, "evaluate")).isfinite().all()
