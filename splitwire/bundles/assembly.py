@@ -1,7 +1,8 @@
 """Puts the tensors of a bundle together from recorded messages. The only part of reading that loads torch.
 
-One frame a (session, hop, direction) is in memory at a time. A header in the middle of a frame means that the stream
-broke and the frame was sent again: the piece is forgotten without complaint, as its receiver did.
+A node that sends a frame of the other node's hop does not get it into that hop: only frames of the right direction
+count. One frame a (session, hop, direction) is in memory at a time. A header in the middle of a frame means that the
+stream broke and the frame was sent again: the piece is forgotten without complaint, as its receiver did.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ from google.protobuf.message import DecodeError
 from splitwire.bundles.records import ChannelKey, RecordedFrame, WireRecord, hop_name
 from splitwire.errors import FrameError, LimitError
 from splitwire.frames import FrameAssembler, FrameLimits
-from splitwire.v1 import stack_pb2
+from splitwire.v1 import channels_pb2, stack_pb2
 
 _PARSERS: dict[str, Any] = {
     "ExchangeRequest": stack_pb2.ExchangeRequest,
     "ExchangeResponse": stack_pb2.ExchangeResponse,
+}
+_DIRECTIONS = {
+    channels_pb2.HOP_FORWARD: "request",
+    channels_pb2.HOP_BACKWARD: "request",
+    channels_pb2.HOP_RETURN: "response",
+    channels_pb2.HOP_INPUT_GRADIENT: "response",
 }
 
 
@@ -41,9 +48,12 @@ def assemble(
     """Frames in the order in which they were complete. `note` is told what is left out, without content."""
     channels: dict[ChannelKey, _Channel] = {}
     for record in records:
-        if record.kind not in _PARSERS:
+        if record.kind not in _PARSERS or record.hop not in _DIRECTIONS:
             continue
         key = ChannelKey.of(record)
+        if record.direction != _DIRECTIONS[record.hop]:
+            note(f"{hop_name(key.hop)} of session {key.session_hash}: a frame of this hop came from the wrong side")
+            continue
         channel = channels.setdefault(key, _Channel(key, FrameAssembler(limits or FrameLimits())))
         try:
             frame = _feed(channel, record)
@@ -70,6 +80,8 @@ def _feed(channel: _Channel, record: WireRecord) -> RecordedFrame | None:
     found = channel.assembler.feed(message.frame)
     if found is None:
         return None
+    if found.header.hop != record.hop:
+        raise FrameError(f"step {found.header.step} was recorded under another hop than its header names")
     digest = channel.digest.hexdigest()
     if (found.header.step, digest) in channel.given:
         return None

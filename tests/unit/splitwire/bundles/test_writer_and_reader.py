@@ -115,6 +115,21 @@ def test_what_breaks_the_contract_is_left_out_and_told(open_writer: OpenWriter, 
     assert "the last frame is not whole" in told
 
 
+def test_a_peer_cannot_put_a_frame_into_the_other_sides_hop(open_writer: OpenWriter, wire: Any) -> None:
+    genuine = wire.frame(torch.zeros(1, 8), step=1)
+    forged = wire.frame(torch.ones(1, 8), step=2)
+    answered = [replace(record, direction="response", kind="ExchangeResponse") for record in forged]
+    mislabelled = wire.records(wire.messages(torch.ones(1, 8), hop=RETURN, step=3))
+    with open_writer() as writer:
+        for record in [*answered, *mislabelled, *genuine]:
+            writer.write(record)
+    bundle = open_bundle(writer.folder)
+    assert [frame.header.step for frame in bundle.frames(FORWARD)] == [1]
+    assert len(bundle.problems) == 2
+    assert "from the wrong side" in bundle.problems[0]
+    assert "another hop than its header names" in bundle.problems[1]
+
+
 def test_a_frame_over_the_readers_limit_is_not_allocated(open_writer: OpenWriter, wire: Any) -> None:
     with open_writer() as writer:
         for record in wire.frame(torch.randn(4, 6, 8)):
