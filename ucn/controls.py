@@ -34,8 +34,8 @@ class ControlledSession(Protocol):
         """Booked cache bytes."""
 
     @property
-    def kept_steps(self) -> set[int]:
-        """TRAIN steps whose BACKWARD has not come."""
+    def kept_rows(self) -> dict[int, int]:
+        """Rows of each TRAIN step whose BACKWARD has not come."""
 
     def save_checkpoint(self, label: str) -> str:
         """Writes a checkpoint and returns its digest."""
@@ -51,8 +51,8 @@ class Plan:
 
     phase: str
     work: Callable[[], dict[str, Any]]
-    commit: Callable[[], None] = nothing
-    undo: Callable[[], None] = nothing
+    commit: Callable[[], object] = nothing
+    undo: Callable[[], object] = nothing
 
 
 def plan_control(session: ControlledSession, control: stack_pb2.Control) -> Plan:
@@ -65,9 +65,9 @@ def plan_control(session: ControlledSession, control: stack_pb2.Control) -> Plan
 
 
 def _optimizer_step(session: ControlledSession, action: stack_pb2.OptimizerStep) -> Plan:
-    if session.kept_steps:
+    if session.kept_rows:
         raise StateError(
-            f"OptimizerStep came while TRAIN steps {sorted(session.kept_steps)} wait for BACKWARD",
+            f"OptimizerStep came while TRAIN steps {sorted(session.kept_rows)} wait for BACKWARD",
             remedy="send their BACKWARD or DiscardStep first",
         )
 
@@ -90,7 +90,7 @@ def _discard_step(session: ControlledSession, action: stack_pb2.DiscardStep) -> 
     return Plan(
         "discard_step",
         _quietly(lambda: session.stack.discard(action.train_step)),
-        commit=lambda: session.kept_steps.discard(action.train_step),
+        commit=lambda: session.kept_rows.pop(action.train_step),
     )
 
 

@@ -48,12 +48,7 @@ class UcnServer:
         self._settings = settings
         self._node = node
         self._metrics = UcnMetrics()
-        limits = settings.limits
-        self.table = SessionTable(
-            max_sessions=limits.max_sessions,
-            max_sessions_per_peer=limits.max_sessions_per_peer,
-            lease_seconds=settings.lease_seconds,
-        )
+        self.table = SessionTable(settings.limits, settings.lease_seconds)
         self._metrics.watch(lambda: len(self.table), lambda: node.queue_depth)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None

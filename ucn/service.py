@@ -70,7 +70,11 @@ class StackServicer:
             identity=self._node.identity,
             compute_dtype=self._settings.model.dtype,
         )
-        session = await self._table.open(calls.current().peer, lambda session_id: self._build(session_id, request))
+        session = await self._table.open(
+            calls.current().peer,
+            lambda session_id: self._build(session_id, request),
+            trains_copy=request.trainable_scope == stack_pb2.TRAINABLE_SCOPE_FULL,
+        )
         calls.current().session = session.hash
         answer = self._grant(session, request).SerializeToString()
         self._count("control", "out", len(answer))
@@ -135,7 +139,7 @@ class StackServicer:
         return Session(
             session_id,
             owner,
-            terms=Terms.of(request),
+            terms=Terms.of(request, self._settings.limits.max_kept_rows),
             stack=stack,
             executor=executor,
             caches=SessionCaches(self._cache_budget, self._settings.limits.max_cache_bytes),

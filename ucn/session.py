@@ -28,6 +28,7 @@ from ucn.stacks.base import ForwardCall, Stack
 from ucn.steps import (
     Outcome,
     Terms,
+    check_kept_rows,
     check_tensor,
     compute_backward,
     compute_forward,
@@ -61,7 +62,7 @@ class Session:
         self.terms = terms
         self.stack = stack
         self.caches = caches
-        self.kept_steps: set[int] = set()
+        self.kept_rows: dict[int, int] = {}
         self.last_step = 0
         self._executor = executor
         self._replies = replies
@@ -94,7 +95,7 @@ class Session:
                 return
             self._is_closed = True
             self.caches.release_all()
-            self.kept_steps.clear()
+            self.kept_rows.clear()
             await self._executor.run(self.stack.close)
 
     def save_checkpoint(self, label: str) -> str:
@@ -112,6 +113,8 @@ class Session:
         header = request.frame.header
         self._check_order(header.step)
         call = forward_call(header, self.terms)
+        is_training = call.mode == "train"
+        num_rows = check_kept_rows(header, self.terms, sum(self.kept_rows.values())) if is_training else 0
         undo = self._book_cache(header, call)
 
         def work() -> Outcome:
@@ -119,13 +122,13 @@ class Session:
 
         outcome = await self._run("forward", header.step, work, undo)
         self.last_step = header.step
-        if call.mode == "train" and outcome.error is None:
-            self.kept_steps.add(header.step)
+        if is_training and outcome.error is None:
+            self.kept_rows[header.step] = num_rows
         return _messages(outcome)
 
     async def _backward(self, request: TensorRequest) -> Sequence[bytes]:
         header = request.frame.header
-        if header.step not in self.kept_steps:
+        if header.step not in self.kept_rows:
             raise StateError(
                 f"BACKWARD of step {header.step} finds no kept graph",
                 remedy="send it once, for a TRAIN step that was not discarded",
@@ -136,7 +139,7 @@ class Session:
             return compute_backward(self.stack, request, self.terms, self._executor.device)
 
         outcome = await self._run("backward", header.step, work)
-        self.kept_steps.remove(header.step)
+        del self.kept_rows[header.step]
         return _messages(outcome)
 
     async def _control(self, control: stack_pb2.Control) -> Sequence[bytes]:
@@ -148,7 +151,7 @@ class Session:
         answer = stack_pb2.ControlResult(step=control.step, **result)
         return (stack_pb2.ExchangeResponse(control_result=answer).SerializeToString(),)
 
-    async def _run(self, phase: str, step: int, work: Callable[[], T], undo: Callable[[], None] = nothing) -> T:
+    async def _run(self, phase: str, step: int, work: Callable[[], T], undo: Callable[[], object] = nothing) -> T:
         """Runs `work` on the device's thread. A PeerError means that the stack refused and nothing changed."""
 
         def timed() -> T:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from splitwire.errors import AuthError, LimitError, PeerError, StateError, UnavailableError
 from splitwire.logging import get_logger
 from ucn.session import Session
+from ucn.settings import LimitSettings
 from ucn.streams import StreamHandle
 
 _log = get_logger("ucn")
@@ -24,6 +25,7 @@ _log = get_logger("ucn")
 @dataclass
 class _Entry:
     session: Session
+    trains_copy: bool
     stream: StreamHandle | None = None
     lease: asyncio.TimerHandle | None = field(default=None, repr=False)
 
@@ -31,12 +33,11 @@ class _Entry:
 class SessionTable:
     """All sessions of the node."""
 
-    def __init__(self, *, max_sessions: int, max_sessions_per_peer: int, lease_seconds: float) -> None:
-        self._max_sessions = max_sessions
-        self._max_sessions_per_peer = max_sessions_per_peer
+    def __init__(self, limits: LimitSettings, lease_seconds: float) -> None:
+        self._limits = limits
         self._lease_seconds = lease_seconds
         self._entries: dict[str, _Entry] = {}
-        self._opening: list[str] = []
+        self._opening: list[tuple[str, bool]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._is_ending = False
@@ -45,17 +46,22 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._entries) + len(self._opening)
 
-    async def open(self, owner: str, build: Callable[[str], Awaitable[Session]]) -> Session:
-        """Makes room, builds a session under a fresh random id, and starts its lease."""
-        self._check_room(owner)
+    async def open(
+        self, owner: str, build: Callable[[str], Awaitable[Session]], *, trains_copy: bool = False
+    ) -> Session:
+        """Builds a session under a fresh random id, if there is room, and starts its lease.
+
+        `trains_copy` tells that the session will hold a copy of the layers with its gradients and moments.
+        """
+        self._check_room(owner, trains_copy)
         session_id = secrets.token_hex(16)
-        self._opening.append(owner)
+        self._opening.append((owner, trains_copy))
         try:
             session = await build(session_id)
         finally:
-            self._opening.remove(owner)
+            self._opening.remove((owner, trains_copy))
             self._changed.set()
-        entry = self._entries[session_id] = _Entry(session)
+        entry = self._entries[session_id] = _Entry(session, trains_copy)
         self._start_lease(entry)
         _log.info("session_opened", session=session.hash, peer=owner, num_sessions=len(self))
         return session
@@ -83,7 +89,16 @@ class SessionTable:
             self._start_lease(entry)
 
     async def close(self, session: Session, reason: str) -> None:
-        """Ends the session and its stream and frees what it holds."""
+        """Ends the session and its stream and frees what it holds, also when the caller does not wait for it."""
+        await asyncio.shield(self._start_closing(session, reason))
+
+    def _start_closing(self, session: Session, reason: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._close(session, reason))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    async def _close(self, session: Session, reason: str) -> None:
         entry = self._entries.pop(session.session_id, None)
         if entry is None:
             return
@@ -133,17 +148,19 @@ class SessionTable:
             )
         return entry
 
-    def _check_room(self, owner: str) -> None:
+    def _check_room(self, owner: str, trains_copy: bool) -> None:
         if self._is_draining:
             raise _draining()
-        owned = sum(entry.session.owner == owner for entry in self._entries.values()) + self._opening.count(owner)
-        for count, limit, what in (
-            (len(self), self._max_sessions, "max_sessions"),
-            (owned, self._max_sessions_per_peer, "max_sessions_per_peer"),
-        ):
-            if count >= limit:
+        held = [(entry.session.owner, entry.trains_copy) for entry in self._entries.values()] + self._opening
+        counts = {
+            "max_sessions": len(held),
+            "max_sessions_per_peer": sum(peer == owner for peer, _ in held),
+            "max_full_training_sessions": sum(copies for _, copies in held) if trains_copy else -1,
+        }
+        for name, count in counts.items():
+            if count >= getattr(self._limits, name):
                 raise LimitError(
-                    f"{count} sessions are open, and limits.{what} is {limit}",
+                    f"{count} sessions are open, and limits.{name} is {getattr(self._limits, name)}",
                     remedy=f"close a session, or try again in {self._lease_seconds:g} s, when abandoned ones are freed",
                 )
 
@@ -158,9 +175,7 @@ class SessionTable:
             entry.lease = None
 
     def _expire(self, entry: _Entry) -> None:
-        task = asyncio.get_running_loop().create_task(self.close(entry.session, "lease"))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._start_closing(entry.session, "lease")
 
 
 def _draining() -> PeerError:

@@ -29,6 +29,8 @@ class LimitSettings:
 
     max_sessions: _Count = 16
     max_sessions_per_peer: _Count = 16
+    max_full_training_sessions: Annotated[int, Field(ge=0)] = 2
+    """Sessions that train every parameter: each holds a copy of the layers, its gradients and two moments."""
     max_frame_bytes: _Count = 256 << 20
     max_rows: _Count = 1 << 18
     max_cache_bytes: _Count = 2 << 30
@@ -37,6 +39,8 @@ class LimitSettings:
     """Key-value caches of all sessions."""
     max_kept_steps: _Count = 16
     """TRAIN steps of a session whose BACKWARD has not come yet; each keeps its graph."""
+    max_kept_rows: _Count = 1 << 15
+    """Rows of those steps, all together: the memory of the graphs grows with them."""
     max_gram_pairs: _Count = 1 << 22
     """Frames x rows x rows of one frame of the gram stack, whose memory grows with it."""
     max_reply_bytes: Annotated[int, Field(ge=0)] = 64 << 20

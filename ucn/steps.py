@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from splitwire.errors import FrameError, StateError
+from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.frames import encode_frame, torch_dtype, wire_dtype_name
 from splitwire.v1 import channels_pb2, stack_pb2
 from ucn.intake import TensorRequest
@@ -42,9 +42,10 @@ class Terms:
     request_dtype: stack_pb2.WireDtype
     response_dtype: stack_pb2.WireDtype
     compute_dtype: stack_pb2.WireDtype
+    max_kept_rows: int
 
     @classmethod
-    def of(cls, request: stack_pb2.OpenSessionRequest) -> Terms:
+    def of(cls, request: stack_pb2.OpenSessionRequest, max_kept_rows: int) -> Terms:
         """The terms of a request that passed the handshake."""
         is_gram = request.stack_kind == stack_pb2.STACK_KIND_GRAM
         return cls(
@@ -54,6 +55,7 @@ class Terms:
             request_dtype=request.request_dtype,
             response_dtype=request.response_dtype,
             compute_dtype=request.compute_dtype,
+            max_kept_rows=max_kept_rows,
         )
 
 
@@ -103,6 +105,18 @@ def check_tensor(header: stack_pb2.FrameHeader, terms: Terms) -> None:
             f"step {header.step} has shape {list(header.shape)}, not [sequences or frames, rows, {terms.width}]",
             remedy="send three dimensions and the width of the handshake",
         )
+
+
+def check_kept_rows(header: stack_pb2.FrameHeader, terms: Terms, num_kept_rows: int) -> int:
+    """Rows of a TRAIN frame; LimitError when the session may not keep the graphs of so many."""
+    num_rows = header.shape[0] * header.shape[1]
+    if num_kept_rows + num_rows > terms.max_kept_rows:
+        raise LimitError(
+            f"step {header.step} has {num_rows} rows and {num_kept_rows} wait for BACKWARD, over the limit of "
+            f"{terms.max_kept_rows}",
+            remedy="send smaller batches, BACKWARD or DiscardStep first, or raise the node's limits.max_kept_rows",
+        )
+    return num_rows
 
 
 def _check_row_lengths(header: stack_pb2.FrameHeader, terms: Terms) -> None:
