@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from splitwire.backbone import convert, embedded
+from splitwire.backbone import embedded
 from splitwire.backbone.settings import EMBEDDED_MODEL, ModelSettings
 from splitwire.errors import ModelError
 
@@ -115,7 +115,11 @@ def _converted_gguf(settings: ModelSettings, folder: Path, name: str) -> Checkpo
     if not file.is_file():
         raise ModelError(f"GGUF file {file} does not exist", remedy="check source and gguf_file")
     target = settings.cache_folder() / "converted" / _key([file])
-    return Checkpoint(target if target.is_dir() else convert.convert_gguf(folder, name, target))
+    if not target.is_dir():
+        from splitwire.backbone.convert import convert_gguf  # noqa: PLC0415 - slow to import, rarely needed
+
+        convert_gguf(folder, name, target)
+    return Checkpoint(target)
 
 
 def _converted_folder(settings: ModelSettings, folder: Path) -> Checkpoint:
@@ -123,7 +127,11 @@ def _converted_folder(settings: ModelSettings, folder: Path) -> Checkpoint:
     if not files:
         raise ModelError(f"no weights in {folder}", remedy="the folder needs *.safetensors or *.bin, or set gguf_file")
     target = settings.cache_folder() / "converted" / _key(files)
-    return Checkpoint(target if target.is_dir() else convert.convert_folder(folder, target))
+    if not target.is_dir():
+        from splitwire.backbone.convert import convert_folder  # noqa: PLC0415 - slow to import, rarely needed
+
+        convert_folder(folder, target)
+    return Checkpoint(target)
 
 
 def _from_hub(settings: ModelSettings) -> Path:

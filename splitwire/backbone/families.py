@@ -20,11 +20,14 @@ from splitwire.errors import ModelError
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture. Attribute names are those of its base model class; `checkpoint_prefixes` are tried in order."""
+    """One architecture. Attribute names are those of its base model class; `checkpoint_prefixes` are tried in order.
+
+    Classes are found by name when they are needed, so that a process imports the one family that it runs.
+    """
 
     name: str
-    body_class: type[Any]
-    causal_class: type[Any]
+    body_name: str
+    causal_name: str
     embedding: str = "embed_tokens"
     position_embedding: str = ""
     layers: str = "layers"
@@ -32,26 +35,41 @@ class Family:
     body_attribute: str = "model"
     checkpoint_prefixes: tuple[str, ...] = ("model.", "")
 
+    @property
+    def body_class(self) -> type[Any]:
+        """The base model class: embedding, layers, final norm."""
+        return _class(self.body_name)
+
+    @property
+    def causal_class(self) -> type[Any]:
+        """The base model with lm_head."""
+        return _class(self.causal_name)
+
+
+def _class(name: str) -> type[Any]:
+    found: type[Any] = getattr(transformers, name)
+    return found
+
 
 _GEMMA3_PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("llama", transformers.LlamaModel, transformers.LlamaForCausalLM),
-        Family("qwen2", transformers.Qwen2Model, transformers.Qwen2ForCausalLM),
-        Family("qwen3", transformers.Qwen3Model, transformers.Qwen3ForCausalLM),
-        Family("mistral", transformers.MistralModel, transformers.MistralForCausalLM),
+        Family("llama", "LlamaModel", "LlamaForCausalLM"),
+        Family("qwen2", "Qwen2Model", "Qwen2ForCausalLM"),
+        Family("qwen3", "Qwen3Model", "Qwen3ForCausalLM"),
+        Family("mistral", "MistralModel", "MistralForCausalLM"),
         Family(
             "gemma3_text",
-            transformers.Gemma3TextModel,
-            transformers.Gemma3ForCausalLM,
+            "Gemma3TextModel",
+            "Gemma3ForCausalLM",
             checkpoint_prefixes=_GEMMA3_PREFIXES,
         ),
         Family(
             "gpt2",
-            transformers.GPT2Model,
-            transformers.GPT2LMHeadModel,
+            "GPT2Model",
+            "GPT2LMHeadModel",
             embedding="wte",
             position_embedding="wpe",
             layers="h",

@@ -15,7 +15,6 @@ import os
 from typing import cast
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -45,6 +44,8 @@ def with_lora(base: MiddleModel, settings: stack_pb2.LoraSettings) -> tuple[Midd
 
     Adapters start from the operating system's randomness, not from the process's generator: outputs equal the base's.
     """
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - takes seconds, and few sessions adapt
+
     check_lora(base, settings)
     own = shared_copy(base)
     is_conv = any(isinstance(module, Conv1D) for module in base.modules())
