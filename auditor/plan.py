@@ -31,8 +31,11 @@ class SplitSettings:
     """Documents go to train, select or test by the order of a seeded hash of their id; test gets the rest."""
 
     seed: int = 20260101
+    """Seed of the hash that orders documents."""
     train_ratio: Ratio = 0.5
+    """Share of documents whose labels attacks are given."""
     select_ratio: Ratio = 0.1
+    """Share of documents on which choices are made."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,13 @@ class StatisticsSettings:
     """Levels are one-sided. Fewer test documents than `min_documents` cannot pass."""
 
     alpha: Ratio = 0.05
+    """Error level of every bound."""
     power_ratio: Ratio = 0.8
+    """Power at which the minimum detectable effect is stated."""
     repetitions: Count = 4000
+    """Bootstrap repetitions."""
     min_documents: Count = 20
+    """Fewest test documents with which a verdict can be a pass."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,13 @@ class Ceilings:
     """What a system may leak at most."""
 
     token_pp: float = 1.0
+    """Gate and paired effect of the next-token probes, percentage points."""
     rare_token_pp: float = 1.0
+    """Paired effect on rare tokens, percentage points."""
     partition_auc_ratio: Ratio = 0.55
+    """AUC of telling real rows from decoys."""
     exact_support_frames: Annotated[int, Field(ge=0)] = 0
+    """Frames whose decoys are read from zero gradients."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +71,17 @@ class ProbeSettings:
     """The token probes. Arms are the product of probes and restarts; every arm sees the same data."""
 
     probes: tuple[ProbeName, ...] = ("coordinate_plus_invariants", "invariant_only", "invariant_graph")
+    """Classes of probes."""
     restarts: Count = 3
+    """Restarts of every probe."""
     twin_restarts: Count = 1
     """Restarts of every probe on shuffled labels."""
     epochs: Count = 20
+    """Passes over the train split."""
     batch_rows: Count = 512
+    """Rows of one update."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate of AdamW."""
     max_classes: Annotated[int, Field(ge=0)] = 0
     """Most frequent training tokens that get a class; rows of other tokens count as wrong. 0: all."""
     max_view_bytes: Count = 512 << 20
@@ -75,6 +91,7 @@ class ProbeSettings:
     control_coverage_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Share of rows in which the positive control plants a token's code."""
     control_amplitude_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """How much of such a row is the code; 1 replaces its direction."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +99,11 @@ class Plan:
     """Everything that an audit decides beforehand."""
 
     name: str = "default"
+    """Name of the plan, in every result."""
     underpowered: bool = False
     """Never pass: for plans that spend too little to be believed."""
     attacks: tuple[str, ...] = ("gradient_support", "row_norm", "latent_probe")
+    """Attacks that run."""
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     """Families on which those attacks run."""
     scope: tuple[str, ...] = tuple(FAMILIES)
@@ -95,6 +114,7 @@ class Plan:
     target: Literal["label", "token"] = "label"
     """What the probes predict of a row: the next token, or the token itself."""
     compute_modes: tuple[Literal["train", "evaluate", "cached"], ...] = ("train", "evaluate")
+    """Which forward frames are attacked."""
     split: SplitSettings = field(default_factory=SplitSettings)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)

@@ -37,8 +37,11 @@ class TlsFiles:
     """PEM files of one node: the authority's certificate, its own certificate (chain) and its private key."""
 
     ca: Path
+    """Certificate of the authority that signed both sides."""
     certificate: Path
+    """This node's certificate."""
     key: Path
+    """This node's private key."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> TlsFiles:

@@ -35,12 +35,19 @@ class CorpusSettings:
     """
 
     path: str = ""
+    """Private text: a text file, a JSONL file with id and text, or a folder of them."""
     public_path: str = ""
+    """Text that anyone may know, for calibration only; same forms."""
     block_tokens: int = 32
+    """Tokens of one block. A block never spans two documents."""
     holdout_ratio: float = 0.2
+    """Share of documents that take no part in training: the non-members."""
     max_documents: int = 0
+    """Documents that are read; 0 for all."""
     max_blocks_per_document: int = 0
+    """Blocks of one document that are used; 0 for all."""
     public_blocks: int = 16
+    """Blocks of public text that a calibration reads."""
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,15 @@ class GradientSettings:
     """
 
     policy: Literal["open", "clip_noise"] = "clip_noise"
+    """Whether gradients are clipped and noised, or leave as they are."""
     unsafe: bool = False
+    """Must be true for the policy `open`."""
     clip_norm: float = 0.01
+    """Largest L2 norm of a gradient row, where `clip_multiple` is 0."""
     clip_multiple: float = 0.0
+    """The clip as a multiple of the median gradient norm on public text; 0 uses `clip_norm`."""
     noise_multiplier: float = 0.35
+    """Standard deviation of the noise on each value, as a multiple of the clip."""
 
 
 class GradientPolicy(Protocol):

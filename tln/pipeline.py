@@ -35,7 +35,10 @@ class FrameSettings:
     """
 
     mechanisms: tuple[str, ...] = ()
+    """Names of the mechanisms that are on: bottleneck, clip_noise, decoys, permutation, rotation. Their order does
+    not matter."""
     input_gradient_clip_norm: float = 1.0
+    """Largest L2 norm of a row of the gradient that comes back; 0 for no clipping."""
     bottleneck: BottleneckSettings = field(default_factory=BottleneckSettings)
     clip_noise: ClipNoiseSettings = field(default_factory=ClipNoiseSettings)
     decoys: DecoySettings = field(default_factory=DecoySettings)

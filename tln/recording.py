@@ -42,6 +42,7 @@ class RecordSettings:
     """Whether and where to record. An empty folder records nothing."""
 
     folder: str = ""
+    """New folder for the sealed truth, the sealed run key and the bundle; empty records nothing."""
     wire: bool = True
     """Whether the messages themselves are recorded here; false where a tap records them."""
     audit_key: str = ""

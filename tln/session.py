@@ -41,8 +41,11 @@ class LoraSettings:
     """Low-rank adapters on the untrusted node. No target modules means the attention projections of the family."""
 
     rank: int = 8
+    """Rank of every adapter, at least 1."""
     alpha: float = 16.0
+    """Adapters are scaled by alpha / rank."""
     target_modules: tuple[str, ...] = ()
+    """Linear layers that get an adapter; empty for the attention projections of the family."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,13 @@ class RemoteOptimizerSettings:
     """AdamW of what the untrusted node trains. Its learning rate comes with each step."""
 
     beta1: float = 0.9
+    """Decay rate of the first moment."""
     beta2: float = 0.999
+    """Decay rate of the second moment."""
     epsilon: float = 1e-8
+    """Added to the denominator."""
     weight_decay: float = 0.0
+    """Decoupled weight decay."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,13 @@ class GramStackSettings:
     """Shape of the surrogate. Its width is that of the bottleneck."""
 
     num_experts: int = 8
+    """Experts a layer."""
     num_layers: int = 2
+    """Layers."""
     radial: bool = True
+    """Whether experts read and change the norms of rows."""
     sign_invariant: bool = False
+    """Whether a row may carry a secret sign."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +81,13 @@ class StackSettings:
     """What the untrusted node computes for us, and in which dtypes tensors cross."""
 
     kind: Literal["transformer", "gram"] = "transformer"
+    """The model's own layers, or the gram surrogate trained in their place."""
     request_dtype: WireDtypeName = "fp32"
+    """Dtype in which activations and gradients leave this node."""
     response_dtype: WireDtypeName = "fp32"
+    """Dtype in which answers come back."""
     trainable: Literal["none", "full", "lora"] = "lora"
+    """What the untrusted node trains of the layers: nothing, all, or low-rank adapters."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     optimizer: RemoteOptimizerSettings = field(default_factory=RemoteOptimizerSettings)
     gram: GramStackSettings = field(default_factory=GramStackSettings)
@@ -81,6 +96,7 @@ class StackSettings:
     max_cache_sequences: int = 16
     """Most sequences, beams included, that one cache may hold."""
     resume_checkpoint: str = ""
+    """Label of a checkpoint on the untrusted node to start from; empty for none."""
 
 
 def session_request(

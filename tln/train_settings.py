@@ -12,7 +12,9 @@ class PrepareSettings:
     """Where `tln prepare` keeps what it computed; empty means the model cache. Private activations: files 0600."""
 
     cache_dir: str = ""
+    """Folder of what was computed; empty for the model cache."""
     batch_blocks: int = 16
+    """Blocks that run through the whole model at once."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,25 @@ class TrainSettings:
     """
 
     out: str = ""
+    """New folder for the report and the trained private parts."""
     steps: int = 100
+    """Optimizer steps."""
     frames_per_step: int = 16
+    """Frames (gram) or sequences (transformer) that cross in one message."""
     learning_rate: float = 3e-4
+    """Learning rate of the trusted node."""
     remote_learning_rate: float = 0.0
+    """Learning rate of the untrusted node; 0 for the same."""
     weight_decay: float = 0.0
+    """Decoupled weight decay of the trusted node's parameters."""
     warmup_steps: int = 0
+    """Steps over which learning rates rise to their full value."""
     max_gradient_norm: float = 0.0
     """Each node clips its own accumulated gradients to this norm; 0 for no clipping."""
     train_head: bool = False
+    """Whether the first layers are trained too."""
     train_tail: bool = False
+    """Whether the last layers are trained too."""
     max_evaluation_blocks: int = 64
     """Held-out blocks that the utility gate scores; 0 for all."""
     utility_ceiling_nats: float = 0.35

@@ -53,7 +53,9 @@ class ConnectionSettings:
     insecure_loopback: bool = False
     """Plaintext; refused for every address that is not loopback."""
     connect_timeout_seconds: float = 15.0
+    """How long opening a session or a stream may take."""
     step_timeout_seconds: float = 120.0
+    """How long one step may take, sending included."""
     retry_attempts: int = 6
     """How often one exchange is tried after the connection was lost; 0 for never."""
     retry_seconds: float = 30.0

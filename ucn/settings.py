@@ -28,11 +28,15 @@ class LimitSettings:
     """What peers may use. A request beyond a limit is answered RESOURCE_EXHAUSTED and changes nothing."""
 
     max_sessions: _Count = 16
+    """Sessions of all peers."""
     max_sessions_per_peer: _Count = 16
+    """Sessions of one peer, by its certificate's name."""
     max_full_training_sessions: Annotated[int, Field(ge=0)] = 2
     """Sessions that train every parameter: each holds a copy of the layers, its gradients and two moments."""
     max_frame_bytes: _Count = 256 << 20
+    """Payload of one tensor."""
     max_rows: _Count = 1 << 18
+    """Rows of one tensor."""
     max_cache_bytes: _Count = 2 << 30
     """Key-value caches of one session, all together."""
     max_total_cache_bytes: _Count = 8 << 30
@@ -46,6 +50,7 @@ class LimitSettings:
     max_reply_bytes: Annotated[int, Field(ge=0)] = 64 << 20
     """Answers a session keeps beside the last one, for requests that come again after a broken stream."""
     max_checkpoints_per_peer: _Count = 8
+    """Checkpoints that one peer may keep on disk."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class MetricsSettings:
     """Where Prometheus may pull. An empty address switches the listener off."""
 
     listen: str = ""
+    """Address for Prometheus, host:port; empty for none. Mutual TLS wherever `tls` is set."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,18 @@ class UcnSettings:
     """Everything that `ucn serve` needs."""
 
     listen: _Name = "127.0.0.1:7431"
+    """Address for trusted nodes and taps, host:port."""
     tls: TlsFiles | None = None
     allowed_names: tuple[_Name, ...] = TRUSTED_NODE_NAMES
     """Subject alternative names of client certificates that may call; a certificate of the same CA is not enough."""
     insecure_loopback: bool = False
+    """Plaintext, on a loopback address only."""
     model: ModelSettings = field(default_factory=ModelSettings)
     """Not loaded when only the gram stack is allowed."""
     stacks: tuple[Literal["transformer", "gram"], ...] = ("transformer", "gram")
+    """Computations that sessions may ask for."""
     gram_device: _Name = "cpu"
+    """Device of torch for the gram stack."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of torch on the CPU; 0 leaves the choice to torch."""
     lease_seconds: Annotated[int, Field(ge=1)] = 120
@@ -83,6 +93,7 @@ class UcnSettings:
     checkpoint_dir: Path | None = None
     """Folder for checkpoints; none refuses them."""
     reflection: bool = False
+    """Whether the server tells its methods to anyone who may connect."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
 

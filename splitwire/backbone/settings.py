@@ -33,13 +33,21 @@ class ModelSettings:
     """
 
     source: str = EMBEDDED_MODEL
+    """A local folder, a .gguf file, a hub id, or the embedded model's name."""
     revision: str = ""
+    """Branch, tag or commit of a hub id; empty for its default."""
     gguf_file: str = ""
+    """Name of a .gguf file inside a folder or hub repository."""
     first_layer: int | float = 0.2
+    """First delegated layer, at least 1: a layer number, or a fraction of the depth."""
     last_layer: int | float = 0.8
+    """End of the delegated layers, exclusive: a layer number, or a fraction of the depth."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Dtype in which the parts are held and computed."""
     device: str = "cpu"
+    """Device of torch, such as cpu or cuda:0."""
     cache_dir: str = ""
+    """Folder of converted checkpoints; empty for $SPLITWIRE_CACHE, else ~/.cache/splitwire."""
 
     def layer_range(self, num_layers: int) -> tuple[int, int]:
         """The delegated layers [first, last) of `num_layers`; ModelError when the cut is impossible."""

@@ -25,6 +25,7 @@ class BottleneckSettings:
     """Width of the latent rows; at least 2."""
 
     width: int = 64
+    """Values of one latent row, at least 2."""
 
 
 class Bottleneck(Mechanism):

@@ -29,7 +29,9 @@ class ClipNoiseSettings:
     """
 
     clip_norm: float = 1.0
+    """Largest L2 norm of a row before the noise."""
     noise_multiplier: float = 0.35
+    """Standard deviation of the noise on each value, as a multiple of the clip norm."""
 
 
 class ClipRows(Mechanism):

@@ -40,7 +40,9 @@ class DecoySettings:
     """
 
     count: int = 48
+    """Decoy rows a frame (gram) or decoy sequences a batch (transformer)."""
     pool_size: int = 8192
+    """Earlier rows or sequences from which decoys are drawn. Nothing crosses before it is full."""
 
 
 class DecoyRows(Mechanism):
