@@ -44,8 +44,8 @@ def run(app: Callable[[], object], program: str) -> None:
 def prepare_process() -> None:
     """Sets what libraries read when they load.
 
-    An idle process's OpenMP threads must not steal its neighbour's cores (they spin for long by default), and gRPC's own
-    log, which may quote a peer, must not mix with ours.
+    An idle process's OpenMP threads must not steal its neighbour's cores (they spin for long by default), and gRPC's
+    own log, which may quote a peer, must not mix with ours.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
