@@ -2,8 +2,8 @@
 
 SHA-256 over (name, dtype, shape, bytes) of every tensor of layers [first_layer, last_layer), in layer and name order,
 read straight from the files. Names are `<layer>.<rest>`, so that the same weights under another prefix agree. It
-detects mistakes; a lying node can echo it. Results are kept beside the cache, keyed by path, size and change time of
-the files.
+detects mistakes; a lying node can echo it. Results for large layers are kept in the cache folder, keyed by path, size
+and change time of the files.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from splitwire.backbone.settings import ModelSettings
 from splitwire.v1 import stack_pb2
 
 _READ_BYTES = 4 << 20
+_MEMO_MIN_BYTES = 64 << 20  # below this, reading is as quick as looking up
 
 
 def fingerprint(settings: ModelSettings) -> str:
     """64 hex digits for the delegated layers; no model is built for it."""
     tensors = delegated_tensors(settings)
+    if sum(stored.end - stored.start for _, stored in tensors) < _MEMO_MIN_BYTES:
+        return _digest(tensors)
     memo = settings.cache_folder() / "fingerprints" / f"{_files_key(tensors)}.txt"
     with contextlib.suppress(OSError):
         return memo.read_text(encoding="ascii")

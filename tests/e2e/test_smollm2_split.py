@@ -89,6 +89,7 @@ def _resident_growth(source: str, loader: str) -> int:
 import psutil, torch
 from splitwire import backbone
 backbone.load_config(settings := backbone.ModelSettings(source={source!r}, first_layer=13, last_layer=17))
+assert backbone.FAMILIES["llama"].causal_class and torch.ones(2, 2).sum()  # imports and thread pools are not the model
 before = psutil.Process().memory_info().rss
 part = backbone.{loader}(settings)
 sum(float(parameter.sum()) for parameter in part.parameters())

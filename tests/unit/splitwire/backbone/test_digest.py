@@ -10,9 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from splitwire.backbone import ModelSettings, fingerprint, identity
+from splitwire.backbone import ModelSettings, digest, fingerprint, identity
 
 TinyModel = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def memo_for_small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny models are too small for the memo otherwise."""
+    monkeypatch.setattr(digest, "_MEMO_MIN_BYTES", 0)
 
 
 @pytest.fixture
@@ -38,6 +44,14 @@ def test_it_is_64_hex_digits_and_the_same_without_the_memo(folder: Path) -> None
     assert int(value, 16) >= 0
     assert of(folder) == value
     assert of(folder, cache="other") == value
+
+
+def test_small_layers_leave_no_memo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of(folder, cache="kept")
+    assert len(list((folder.parent / "kept" / "fingerprints").iterdir())) == 1
+    monkeypatch.setattr(digest, "_MEMO_MIN_BYTES", 64 << 20)
+    of(folder, cache="none")
+    assert not (folder.parent / "none").exists()
 
 
 def test_one_changed_weight_inside_changes_it(folder: Path) -> None:
@@ -84,7 +98,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(folder: Path) -> 
 
 
 def test_identity_describes_the_delegated_part(folder: Path) -> None:
-    settings = ModelSettings(source=str(folder), first_layer=2, last_layer=4)
+    settings = ModelSettings(source=str(folder), first_layer=2, last_layer=4, cache_dir=str(folder.parent))
     found = identity(settings)
     assert (found.family, found.first_layer, found.last_layer, found.hidden_width) == ("llama", 2, 4, 48)
     assert found.fingerprint == fingerprint(settings)
