@@ -36,6 +36,16 @@ class ReplyCache:
         self._with_messages: OrderedDict[Key, None] = OrderedDict()
         self._num_bytes = 0
 
+    @property
+    def num_digests(self) -> int:
+        """Requests that are remembered."""
+        return len(self._entries)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the answers that are kept."""
+        return self._num_bytes
+
     def find(self, key: Key, digest: str) -> Sequence[bytes] | None:
         """The kept answer to this request, None for a new one, ReplayError for another request of the same name."""
         entry = self._entries.get(key)
