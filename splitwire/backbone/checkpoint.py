@@ -24,7 +24,10 @@ from splitwire.backbone import embedded
 from splitwire.backbone.settings import EMBEDDED_MODEL, ModelSettings
 from splitwire.errors import ModelError
 
+_SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
+_SAFETENSORS_PATTERN = "model*.safetensors"
+_PYTORCH_PATTERN = "pytorch_model*.bin"
 _HUB_PATTERNS = ("*.json", "*.model", "*.txt", "*.jinja")
 _LENGTH_BYTES = 8
 
@@ -77,6 +80,8 @@ class Checkpoint:
         if index.is_file():
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             files = [self.folder / Path(name).name for name in sorted(names)]
+        elif (self.folder / _SINGLE_FILE).is_file():
+            files = [self.folder / _SINGLE_FILE]
         else:
             files = sorted(self.folder.glob("*.safetensors"))
         missing = [file.name for file in files if not file.is_file()]
@@ -123,9 +128,11 @@ def _converted_gguf(settings: ModelSettings, folder: Path, name: str) -> Checkpo
 
 
 def _converted_folder(settings: ModelSettings, folder: Path) -> Checkpoint:
-    files = sorted(folder.glob("*.bin"))
+    files = sorted(folder.glob(_PYTORCH_PATTERN))
     if not files:
-        raise ModelError(f"no weights in {folder}", remedy="the folder needs *.safetensors or *.bin, or set gguf_file")
+        raise ModelError(
+            f"no weights in {folder}", remedy="the folder needs *.safetensors or pytorch_model*.bin, or set gguf_file"
+        )
     target = settings.cache_folder() / "converted" / _key(files)
     if not target.is_dir():
         from splitwire.backbone.convert import convert_folder  # noqa: PLC0415 - slow to import, rarely needed
@@ -149,8 +156,8 @@ def _from_hub(settings: ModelSettings) -> Path:
     try:
         if settings.gguf_file:
             return fetch(settings.gguf_file)
-        folder = fetch("*.safetensors")
-        return folder if any(folder.glob("*.safetensors")) else fetch("*.bin")
+        folder = fetch(_SAFETENSORS_PATTERN)
+        return folder if any(folder.glob(_SAFETENSORS_PATTERN)) else fetch(_PYTORCH_PATTERN)
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
             f"model source {settings.source!r} is no folder here and not on the hub ({type(error).__name__})",

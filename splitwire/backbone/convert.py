@@ -38,7 +38,7 @@ def convert_gguf(folder: Path, gguf_file: str, target: Path) -> Path:
 def convert_folder(folder: Path, target: Path) -> Path:
     """Writes a checkpoint folder without safetensors (pytorch_model.bin) to the new folder `target`; gives `target`."""
     with _quiet(), _reading(f"checkpoint {folder.name}"):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=False)
         tokenizer = _tokenizer_if_any(folder)
     return _write(target, model, tokenizer)
 
@@ -97,7 +97,9 @@ def _forget_quantisation(model: Any) -> None:
 
 def _tokenizer_if_any(folder: Path) -> Any:
     names = ("tokenizer.json", "tokenizer.model", "vocab.json")
-    return AutoTokenizer.from_pretrained(folder) if any((folder / name).exists() for name in names) else None
+    if not any((folder / name).exists() for name in names):
+        return None
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 @contextlib.contextmanager

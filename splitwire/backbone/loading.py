@@ -1,8 +1,9 @@
 """Loads the parts of a model, each with its own tensors only, and the whole model for comparison and preparation.
 
-A part is built without memory for its parameters and then given the tensors it owns, one by one, from the checkpoint.
-What it does not own is removed before that, so it is never read. Refused with ModelError: a tensor of another shape
-than the config says, a parameter that the checkpoint does not have, a device that is not there.
+No code of a checkpoint is ever run. A part is built without memory for its parameters and then given the tensors it
+owns, one by one, from the checkpoint. What it does not own is removed before that, so it is never read. Refused with
+ModelError: a tensor of another shape than the config says, a parameter that the checkpoint does not have, a device
+that is not there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def load_tokenizer(settings: ModelSettings) -> Any:
     """The model's tokenizer; one without a padding token pads with its end token."""
     folder = open_checkpoint(settings).folder
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"tokenizer in {folder} cannot be read ({type(error).__name__})",
@@ -158,7 +159,7 @@ class _Loader:
 
 def _config_of(folder: Path) -> Any:
     try:
-        config = AutoConfig.from_pretrained(folder).get_text_config(decoder=True)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config(decoder=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"model config in {folder} cannot be read ({type(error).__name__})",

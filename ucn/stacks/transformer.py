@@ -37,7 +37,7 @@ class TransformerStack:
         self._trains = request.mode == stack_pb2.SESSION_MODE_TRAINING
         self._dtype = base.dtype
         self._device = base.device
-        self._has_own_dtype = self._model.dtype != base.dtype
+        self._has_own_dtype = self._model.dtype != base.dtype  # a float32 copy under a half-precision node
         self._trainable = Trainable(parameters, request.optimizer)
         self._kept = KeptGraphs(limits.max_kept_steps)
         self._caches = CacheTable(base, limits, base.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -193,3 +194,25 @@ def test_a_tokenizer_without_padding_pads_with_its_end_token(copy_of: Any) -> No
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = load_tokenizer(settings_of(folder))
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
+
+
+def test_other_safetensors_beside_the_model_are_left_alone(tiny_model: TinyModel, copy_of: Any) -> None:
+    """Mistral's hub folders hold a second copy under other names, and adapters lie beside models."""
+    folder = copy_of("mistral")
+    save_file({"model.layers.0.mlp.up_proj.weight": torch.zeros(1)}, folder / "consolidated.safetensors")
+    assert weights_equal(settings_of(folder), settings_of(tiny_model("mistral")))
+
+
+def test_code_beside_a_checkpoint_never_runs(copy_of: Any, tmp_path: Path) -> None:
+    folder = copy_of("llama")
+    target = tmp_path / "touched"
+    (folder / "custom.py").write_text(f"import pathlib; pathlib.Path({str(target)!r}).touch()\n")
+    config = json.loads((folder / "config.json").read_text())
+    for change in (
+        {"auto_map": {"AutoConfig": "custom.Config"}},
+        {"auto_map": {"AutoConfig": "custom.Config"}, "model_type": "custom"},
+    ):
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        with contextlib.suppress(ModelError):
+            load_middle(settings_of(folder))
+        assert not target.exists()
