@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from splitwire.errors import SettingsError
 from splitwire.metrics import (
@@ -31,6 +31,7 @@ class UcnMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._wire_bytes = counter(WIRE_BYTES, self.registry)
         self._step_seconds = histogram(STEP_SECONDS, self.registry)
         self._handled = counter(RPC_HANDLED, self.registry)

@@ -37,6 +37,8 @@ from ucn.settings import UcnSettings, check
 
 _log = get_logger("ucn")
 _SPARE_CALLS = 16
+_LAST_GRACE_SECONDS = 1.0
+"""For last answers to leave; calls without an end of their own, such as health watches, do not hold a shutdown up."""
 _FORCED_EXIT = 128 + signal.SIGTERM
 
 
@@ -86,8 +88,9 @@ class UcnServer:
         self.table.start_draining()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.table.emptied(), self._settings.drain_seconds)
-        self.table.end_streams()
-        await self.stop(self._settings.step_grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.table.end_streams(), self._settings.step_grace_seconds)
+        await self.stop(_LAST_GRACE_SECONDS)
 
     async def stop(self, grace_seconds: float) -> None:
         """Ends calls after at most `grace_seconds` and frees everything."""

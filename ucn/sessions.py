@@ -86,6 +86,7 @@ class SessionTable:
         entry = self._entries.get(session.session_id)
         if entry is not None and entry.stream is stream:
             entry.stream = None
+            self._changed.set()
             self._start_lease(entry)
 
     async def close(self, session: Session, reason: str) -> None:
@@ -119,12 +120,15 @@ class SessionTable:
         """From now on no session is opened; those that are open go on."""
         self._is_draining = True
 
-    def end_streams(self) -> None:
+    async def end_streams(self) -> None:
         """Ends every stream once the request that it waits for is answered, and lets no other attach."""
         self._is_ending = True
         for entry in self._entries.values():
             if entry.stream is not None:
                 entry.stream.end_when_idle(_draining())
+        while any(entry.stream for entry in self._entries.values()):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def close_all(self) -> None:
         """Ends every session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from typing import Any
 
@@ -22,6 +23,8 @@ async def sanitise(_method: str, call: Call, context: Any) -> Any:
         return await call()
     except grpc.aio.AbortError:
         raise
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None  # reading or writing failed: there is nobody left to tell
     except Exception as error:  # noqa: BLE001 - the boundary: nothing may pass it unmapped
         if not isinstance(error, PeerError):
             report(error)

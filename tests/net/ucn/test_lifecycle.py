@@ -80,6 +80,20 @@ def test_the_answer_under_way_is_sent_before_the_drain_ends_a_stream(start_serve
     draining.result(kit.wait_seconds)
 
 
+def test_a_health_watch_does_not_hold_a_shutdown_up(start_server: Any, connect: Any, kit: Any) -> None:
+    """Calls that never end by themselves are cut when the sessions are done; the watcher hears NOT_SERVING first."""
+    running = start_server(kit.node().build())
+    watch = connect(running).channel.unary_stream("/grpc.health.v1.Health/Watch")
+    states = watch(health_pb2.HealthCheckRequest(service=SERVICE).SerializeToString(), timeout=kit.wait_seconds)
+    seen = [health_pb2.HealthCheckResponse.FromString(next(states)).status]
+    started = time.monotonic()
+    running.is_stopped = True
+    running.run(running.server.drain())
+    assert time.monotonic() - started < 10
+    seen.append(health_pb2.HealthCheckResponse.FromString(next(states)).status)
+    assert seen == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
 def test_after_a_restart_sessions_are_unknown(start_server: Any, connect: Any, kit: Any) -> None:
     """A peer that comes back learns that it must open a new session."""
     running = start_server(kit.node().build())
@@ -200,3 +214,64 @@ def test_a_second_sigterm_ends_at_once(program: Any, pki: dict[str, TlsFiles], k
     process.send_signal(signal.SIGTERM)
     assert process.wait(kit.wait_seconds) == 128 + signal.SIGTERM
     client.close()
+
+
+_HOSTILE_PEER = """
+import sys, torch, importlib.util
+spec = importlib.util.spec_from_file_location("kit", sys.argv[1])
+kit = importlib.util.module_from_spec(spec)
+sys.modules["kit"] = kit
+spec.loader.exec_module(kit)
+from pathlib import Path
+from splitwire.tls import TlsFiles
+client = kit.RawClient(sys.argv[2], TlsFiles.in_folder(Path(sys.argv[3])))
+stream = client.stream(client.open(kit.gram_request()).session_id)
+print("ready", flush=True)
+step = 0
+while True:
+    step += 1
+    stream.send(*kit.frame_messages(1, step, torch.ones(64, 64, kit.WIDTH), chunk_bytes=1000))
+"""
+
+
+def _is_full(client: Any, kit: Any) -> bool:
+    """Whether the node has no place for two more sessions."""
+    ids = []
+    try:
+        for _ in range(2):
+            ids.append(client.open(kit.gram_request()).session_id)  # noqa: PERF401 - the first must be closed too
+    except kit.refusal as refusal:
+        return bool(refusal.error == "LimitError")
+    finally:
+        for session_id in ids:
+            client.close_session(session_id)
+    return False
+
+
+def test_a_peer_that_dies_mid_stream_is_cleaned_up_quietly(program: Any, pki: dict[str, TlsFiles], kit: Any) -> None:
+    """SIGKILL while frames flow: its session is freed after the lease, nothing is logged but the usual lines."""
+    process, address = program(*_settings(pki["ucn"]), "--set", "lease_seconds=1", "--set", "limits.max_sessions=2")
+    here = Path(__file__).parent / "conftest.py"
+    command = [sys.executable, "-c", _HOSTILE_PEER, str(here), address, str(pki["tln"].ca.parent)]
+    for _ in range(2):
+        peer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert peer.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        peer.kill()
+        peer.wait()
+        peer.stdout.close()
+    client = kit.client(address, pki["tln"])
+    deadline = time.monotonic() + kit.wait_seconds
+    while _is_full(client, kit) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_full(client, kit)
+    client.close()
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(kit.wait_seconds) == 0
+    entries = [json.loads(line) for line in process.stderr]
+    assert {entry["level"] for entry in entries} == {"info"}
+    codes = [entry["code"] for entry in entries if entry["event"] == "call" and entry["method"].endswith("Exchange")]
+    assert codes == ["CANCELLED", "CANCELLED"]
+    leases = [entry for entry in entries if entry.get("reason") == "lease"]
+    assert len(leases) == 2
