@@ -104,7 +104,7 @@ def _run(
 ) -> Report:
     model, run_key = connected.model, connected.run_key
     targets = prepared.targets if settings.loss.needs_targets else None
-    text = TrainingText(texts.private, membership.train, targets)
+    text = TrainingText(texts.private, membership.train, prepared.hidden, targets)
     trainer = Trainer(model, settings.train, settings.loss, text, run_key)
     trainer.prime(progress)
     history = trainer.train(progress)

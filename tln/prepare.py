@@ -1,9 +1,9 @@
 """What a private run needs of the delegated layers' true output, computed once while the whole model is at hand.
 
-For every block of the private text: the hidden rows after the delegated layers (the distillation target) and the
-unsplit model's cross-entropy of each row (the baseline of the utility gate). For the public text: the targets, on
-which the gradient clip is calibrated, and the median norm of the rows at the cut. At run time the trusted node then
-holds head and tail only.
+For every block of the private text: the hidden rows before the delegated layers (so that a frozen head need not run
+in every step), the rows after them (the distillation target), and the unsplit model's cross-entropy of each row (the
+baseline of the utility gate). For the public text: the targets, on which the gradient clip is calibrated, and the
+median norm of the rows at the cut. At run time the trusted node then holds head and tail only.
 
 Kept as safetensors and JSON in a folder named by the hash of everything that it depends on: model, cut, weights of the
 delegated layers, dtype, texts and block size. Another setting is another folder, so a stale result is never read. The
@@ -18,7 +18,6 @@ import hashlib
 import json
 import secrets
 import shutil
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ from tln.losses import token_losses
 from tln.progress import Progress
 from tln.train_settings import PrepareSettings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _FACTS_FILE = "prepared.json"
 _TENSORS_FILE = "prepared.safetensors"
@@ -54,9 +53,12 @@ class Texts:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`targets` [N, T, H] and `baseline_nats` [N, T] of the private blocks; targets of the public blocks or None."""
+    """`hidden` and `targets` [N, T, H] before and after the delegated layers and `baseline_nats` [N, T], of the private
+    blocks; `public_targets` of the public ones or None.
+    """
 
     folder: Path
+    hidden: torch.Tensor
     targets: torch.Tensor
     baseline_nats: torch.Tensor
     public_targets: torch.Tensor | None
@@ -158,8 +160,7 @@ def _compute(
 ) -> None:
     head, tail = load_head_and_tail(model)
     parts = _Parts(head, load_middle(model), tail)
-    targets, baseline, _ = _run(parts, texts.private, settings.batch_blocks, progress, "private text")
-    tensors = {"targets": targets, "baseline_nats": baseline}
+    tensors = _run(parts, texts.private, settings.batch_blocks, progress, "private text")
     facts: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "settings_hash": _key(dependencies),
@@ -168,32 +169,31 @@ def _compute(
         "num_blocks": len(texts.private),
         "num_documents": len(torch.unique(texts.private.documents)),
         "num_tokens_left_out": texts.private.num_left_out,
-        "baseline_nats": baseline.mean().item(),
+        "baseline_nats": tensors["baseline_nats"].mean().item(),
     }
     if texts.public is not None:
-        tensors["public_targets"], _, norms = _run(parts, texts.public, settings.batch_blocks, progress, "public text")
-        facts["public_row_norm_median"] = statistics.median(norms)
+        public = _run(parts, texts.public, settings.batch_blocks, progress, "public text")
+        tensors["public_targets"] = public["targets"]
+        facts["public_row_norm_median"] = torch.linalg.vector_norm(public["hidden"].float(), dim=-1).median().item()
     make_private_folder(folder)
     replace_private_file(folder / _TENSORS_FILE, safetensors.torch.save(tensors))
     replace_private_file(folder / _FACTS_FILE, json.dumps(facts, indent=2, allow_nan=False).encode("ascii"))
 
 
 @torch.inference_mode()
-def _run(
-    parts: _Parts, blocks: Blocks, batch: int, progress: Progress, name: str
-) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
-    """Targets [N, T, H], cross-entropy [N, T] and the norms of all rows at the cut."""
+def _run(parts: _Parts, blocks: Blocks, batch: int, progress: Progress, name: str) -> dict[str, torch.Tensor]:
+    """Rows before and after the delegated layers [N, T, H], and the cross-entropy [N, T]."""
     progress.begin(f"whole model, {name}", len(blocks))
-    targets, losses, norms = [], [], []
+    rows, targets, losses = [], [], []
     for tokens, labels in _batches(blocks, batch):
         hidden = parts.head(tokens.to(parts.head.device))
         target = parts.middle(hidden)
         logits = parts.tail.logits(parts.tail(target))
         targets.append(target.cpu())
         losses.append(token_losses(logits, labels.to(logits.device)).cpu())
-        norms.append(torch.linalg.vector_norm(hidden.float(), dim=-1).flatten().cpu())
+        rows.append(hidden.cpu())
         progress.advance(len(tokens))
-    return torch.cat(targets), torch.cat(losses), torch.cat(norms).tolist()
+    return {"hidden": torch.cat(rows), "targets": torch.cat(targets), "baseline_nats": torch.cat(losses)}
 
 
 def _batches(blocks: Blocks, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -213,7 +213,14 @@ def _rename(beside: Path, folder: Path) -> None:
 def _read(folder: Path) -> Prepared:
     facts = json.loads((folder / _FACTS_FILE).read_text(encoding="ascii"))
     tensors = safetensors.torch.load_file(folder / _TENSORS_FILE)
-    return Prepared(folder, tensors["targets"], tensors["baseline_nats"], tensors.get("public_targets"), facts)
+    return Prepared(
+        folder,
+        tensors["hidden"],
+        tensors["targets"],
+        tensors["baseline_nats"],
+        tensors.get("public_targets"),
+        facts,
+    )
 
 
 def _first(blocks: Blocks, count: int) -> Blocks:

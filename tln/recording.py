@@ -87,6 +87,8 @@ class Recording:
     def abandon(self) -> None:
         """Ends without completing: the bundle stays readable and says that it is incomplete."""
         self._detach()
+        if self.truth is not None:
+            self.truth.abandon()
         if self._recorder is not None:
             self._recorder.abandon()
 

@@ -33,10 +33,14 @@ ORDER_SCOPE = "order"
 
 @dataclass(frozen=True)
 class TrainingText:
-    """Blocks that train, by number, and the distillation target [H] of every row (None: no distillation)."""
+    """Blocks [N, T], the numbers of those that train, what the frozen head makes of them, and their targets.
+
+    `hidden` and `targets` are [N, T, H]; targets are None without distillation.
+    """
 
     blocks: Blocks
     members: torch.Tensor
+    hidden: torch.Tensor
     targets: torch.Tensor | None
 
 
@@ -118,10 +122,11 @@ class Trainer:
         self.optimizer.zero_grad()
 
     def _hidden(self, chosen: torch.Tensor) -> torch.Tensor:
-        tokens = self.text.blocks.tokens[chosen].to(self.model.head.device)
-        with torch.set_grad_enabled(self.settings.train_head):
-            hidden: torch.Tensor = self.model.head(tokens)
-        return hidden
+        head = self.model.head
+        if any(parameter.requires_grad for parameter in head.parameters()):
+            hidden: torch.Tensor = head(self.text.blocks.tokens[chosen].to(head.device))
+            return hidden
+        return self.text.hidden[chosen].to(head.device)
 
     def _context(self, chosen: torch.Tensor, step: int) -> StepContext:
         blocks = self.text.blocks

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tln import progress as seam
 
-_LINE_SECONDS = 10.0
+_LINE_SECONDS = 30.0
 
 
 @contextmanager

@@ -1,0 +1,301 @@
+"""`tln train` against a real untrusted node: both stacks, recorded, sealed and scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from splitwire.bundles import TRUTH_FILE, RecordedFrame, Truth, open_bundle, read_truth, verify_bundle
+from splitwire.errors import RecordingError, SettingsError
+from splitwire.sealing import load_sealing_private_key, open_sealed, write_audit_keys
+from splitwire.settings import build
+from splitwire.tls import TlsFiles
+from splitwire.v1 import channels_pb2
+from tln.finetune import Report, finetune
+from tln.keys import FrameKeys, RunKey
+from tln.prepare import dependencies_of, load_texts, prepare
+from tln.progress import NoProgress
+from tln.recording import RUN_KEY_FILE
+from tln.settings import TlnSettings
+
+MARKER = "quokka-marker-2718"
+NUM_DOCUMENTS = 15
+BLOCK = 8
+
+LATENT = {
+    "stack": {"kind": "gram"},
+    "frame": {
+        "mechanisms": ["bottleneck", "clip_noise", "decoys", "permutation", "rotation"],
+        "bottleneck": {"width": 8},
+        "decoys": {"count": 12, "pool_size": 120},
+    },
+}
+WIDE = {
+    "stack": {"kind": "transformer", "trainable": "full"},
+    "frame": {
+        "mechanisms": ["clip_noise", "decoys"],
+        "clip_noise": {"clip_norm": 50.0, "noise_multiplier": 0.001},
+        "decoys": {"count": 3, "pool_size": 8},
+    },
+    "loss": {"distillation": 0.0, "raw_distillation": 0.0},
+}
+OPEN = {"gradient": {"policy": "open", "unsafe": True}}
+CLIPPED = {"gradient": {"policy": "clip_noise", "clip_multiple": 2.0}}
+
+
+@dataclass
+class Run:
+    """A finished run and everything that it left."""
+
+    report: Report
+    settings: TlnSettings
+    keys: Path
+    defence: Mapping[str, Any]
+
+    @property
+    def bundle(self) -> Path:
+        return Path(self.settings.record.folder)
+
+    def truth(self) -> Truth:
+        return read_truth(self.bundle / TRUTH_FILE, self.keys / "audit.key")
+
+    def frames(self, hop: int) -> Iterator[RecordedFrame]:
+        return open_bundle(self.bundle).frames(hop)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def audit_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The keys of one auditor."""
+    folder = tmp_path_factory.mktemp("audit") / "keys"
+    write_audit_keys(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A private text whose first document carries the marker, and a public one."""
+    folder = tmp_path_factory.mktemp("texts")
+    words = ["river", "stone", "walks", "green", "under", "seven", "small", "lamps"]
+    for name, seed in (("private", 1), ("public", 2)):
+        chosen = np.random.default_rng(seed).integers(len(words), size=(NUM_DOCUMENTS, 12))
+        lines = [
+            json.dumps({"id": f"{name}-{index}-{MARKER}", "text": f"{MARKER} {' '.join(words[word] for word in row)}"})
+            for index, row in enumerate(chosen)
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return {"path": str(folder / "private.jsonl"), "public_path": str(folder / "public.jsonl")}
+
+
+@pytest.fixture
+def settings_for(
+    start_node: Callable[..., Any], pki: dict[str, TlsFiles], texts: dict[str, str], audit_keys: Path, tmp_path: Path
+) -> Callable[..., TlnSettings]:
+    """settings_for(LATENT, CLIPPED, ...) -> settings of a run against a fresh node, merged section by section."""
+
+    def make(*layers: dict[str, Any]) -> TlnSettings:
+        node = start_node()
+        tree: dict[str, Any] = {
+            "model": {"source": node.settings.model.source, "first_layer": 2, "last_layer": 4},
+            "connection": {
+                "address": node.settings.listen,
+                "tls": {name: str(path) for name, path in vars(pki["tln"]).items()},
+            },
+            "corpus": {**texts, "block_tokens": BLOCK, "public_blocks": 4},
+            "train": {"out": str(tmp_path / "out"), "steps": 4, "frames_per_step": 6, "max_evaluation_blocks": 6},
+            "record": {
+                "folder": str(tmp_path / "bundle"),
+                "audit_key": str(audit_keys / "audit.pub"),
+                "signing_key": str(audit_keys / "tln-recorder.key"),
+            },
+        }
+        for layer in layers:
+            for section, values in layer.items():
+                tree[section] = {**tree.get(section, {}), **values}
+        return build(TlnSettings, tree, "test")
+
+    return make
+
+
+@pytest.fixture
+def run(settings_for: Callable[..., TlnSettings], audit_keys: Path) -> Callable[..., Run]:
+    """run(LATENT, CLIPPED, ...) -> prepared, trained, recorded."""
+
+    def make(*layers: dict[str, Any]) -> Run:
+        settings = settings_for(*layers)
+        _prepare(settings)
+        announced: list[Mapping[str, Any]] = []
+        return Run(finetune(settings, NoProgress(), announced.append), settings, audit_keys, announced[0])
+
+    return make
+
+
+def _prepare(settings: TlnSettings) -> None:
+    texts = load_texts(settings.model, settings.corpus)
+    prepare(settings.model, settings.prepare, texts, NoProgress(), dependencies_of(settings.model, texts))
+
+
+@pytest.mark.parametrize("stack", [LATENT, WIDE], ids=["latent", "wide"])
+def test_a_run_leaves_a_signed_bundle_whose_truth_joins(run: Callable[..., Run], stack: dict[str, Any]) -> None:
+    """Every FORWARD frame has its truth under its own digest, and the manifest covers truth and run key."""
+    done = run(stack, CLIPPED)
+    verified = verify_bundle(done.bundle, done.keys / "trust.json")
+    assert verified.problems == []
+    assert verified.is_complete
+    assert verified.is_signed
+    truth = done.truth()
+    assert truth.is_complete
+    forwards = list(done.frames(channels_pb2.HOP_FORWARD))
+    assert len(forwards) == len(truth.records)
+    for frame in forwards:
+        record = truth.records[(frame.session_hash, frame.header.step)]
+        assert record.forward_digest == frame.message_digest
+        assert record.real.shape == tuple(frame.tensor.shape[:2])
+    assert {record.phase for record in truth.records.values()} == {"train", "evaluate"}
+
+
+def test_latent_frames_have_one_size_and_the_stated_decoys(run: Callable[..., Run]) -> None:
+    """Evaluation on prefixes too: the number of real rows cannot be read from a frame's shape."""
+    done = run(LATENT, CLIPPED)
+    truth = done.truth()
+    assert {tuple(frame.tensor.shape[1:]) for frame in done.frames(channels_pb2.HOP_FORWARD)} == {(BLOCK + 12, 8)}
+    for record in truth.records.values():
+        counts = set(record.real.sum(axis=1).tolist())
+        assert counts == {BLOCK} if record.phase == "train" else len(counts) == 1
+
+
+@pytest.mark.parametrize("stack", [LATENT, WIDE], ids=["latent", "wide"])
+def test_an_open_gradient_shows_the_decoys_and_a_clipped_one_does_not(
+    run: Callable[..., Run], stack: dict[str, Any]
+) -> None:
+    """Open: the rows that are exactly zero are exactly the decoys, in every frame."""
+    done = run(stack, OPEN)
+    truth, frames = done.truth(), list(done.frames(channels_pb2.HOP_BACKWARD))
+    assert len(frames) == 4
+    for frame in frames:
+        nonzero = frame.tensor.any(dim=-1).numpy()
+        assert np.array_equal(nonzero, truth.records[(frame.session_hash, frame.header.step)].real)
+    assert done.defence["gradient"] == {"policy": "open", "unsafe": True}
+
+
+@pytest.mark.parametrize("stack", [LATENT, WIDE], ids=["latent", "wide"])
+def test_a_clipped_gradient_has_no_zero_row(run: Callable[..., Run], stack: dict[str, Any]) -> None:
+    """Every row of every BACKWARD frame carries noise at the announced scale."""
+    done = run(stack, CLIPPED)
+    sigma = done.defence["gradient"]["sigma"]
+    for frame in done.frames(channels_pb2.HOP_BACKWARD):
+        assert frame.tensor.any(dim=-1).all()
+        decoys = frame.tensor[~torch.from_numpy(done.truth().records[(frame.session_hash, frame.header.step)].real)]
+        assert decoys.std().item() == pytest.approx(sigma, rel=0.1)
+
+
+def test_the_documents_are_sealed_with_their_membership(run: Callable[..., Run]) -> None:
+    """A fifth is held out; held-out documents never train, and are the only ones evaluated."""
+    done = run(LATENT, CLIPPED)
+    truth = done.truth()
+    assert len(truth.documents) == NUM_DOCUMENTS
+    assert sum(not document["member"] for document in truth.documents) == 3 == done.report.non_members
+    members = np.array([document["member"] for document in truth.documents])
+    for record in truth.records.values():
+        assert (members[record.document[record.real]] == (record.phase == "train")).all()
+        assert members[record.document[~record.real]].all()
+
+
+def test_nothing_private_is_left_unsealed(run: Callable[..., Run]) -> None:
+    """The planted marker, in text and ids, is in no file of the run; the run key opens for the auditor alone."""
+    done = run(LATENT, CLIPPED)
+    key = load_sealing_private_key(done.keys / "audit.key")
+    secret = open_sealed((done.bundle / RUN_KEY_FILE).read_bytes(), key, "run-key")
+    files = [*done.bundle.iterdir(), *Path(done.settings.train.out).iterdir()]
+    assert len(files) >= 6
+    for file in files:
+        content = file.read_bytes()
+        assert MARKER.encode() not in content, file.name
+        assert secret not in content, file.name
+        assert secret.hex().encode() not in content, file.name
+
+
+def test_the_run_key_replays_the_noise(run: Callable[..., Run]) -> None:
+    """An auditor with the run key finds the gradient noise of each step again: decoy rows are noise alone."""
+    done = run(WIDE, CLIPPED)
+    secret = open_sealed(
+        (done.bundle / RUN_KEY_FILE).read_bytes(), load_sealing_private_key(done.keys / "audit.key"), "run-key"
+    )
+    frame = next(iter(done.frames(channels_pb2.HOP_BACKWARD)))
+    keys = FrameKeys(RunKey(secret), frame.session_hash)
+    noise = keys.stream(frame.header.step, "gradient-noise").gaussian_like(
+        frame.tensor, done.defence["gradient"]["sigma"]
+    )
+    decoys = ~torch.from_numpy(done.truth().records[(frame.session_hash, frame.header.step)].real)
+    assert torch.equal(frame.tensor[decoys], noise[decoys])
+
+
+def test_training_lowers_the_loss_on_both_nodes(run: Callable[..., Run]) -> None:
+    """Full training of the middle over the wire, head and tail trained here, tied weights too."""
+    done = run(
+        WIDE,
+        OPEN,
+        {"train": {"steps": 25, "learning_rate": 3e-3, "train_head": True, "train_tail": True, "warmup_steps": 3}},
+    )
+    history = done.report.history
+    assert np.mean(history.loss[-5:]) < np.mean(history.loss[:5]) - 0.5
+    assert done.report.utility.outcome == "passes"
+    assert done.report.utility.delta_nats < 0
+
+
+def test_the_report_is_numbers_with_the_effective_defence(run: Callable[..., Run]) -> None:
+    """report.json tells settings, hash and defence, and what the bundle tells is the same."""
+    done = run(LATENT, CLIPPED)
+    report = json.loads((Path(done.settings.train.out) / "report.json").read_text())
+    bundle = open_bundle(done.bundle)
+    assert report["defence"] == bundle.settings["defence"] == done.defence
+    assert report["settings_hash"] == bundle.settings["settings_hash"]
+    assert list(report["defence"]["frame"]) == ["bottleneck", "clip", "decoys", "noise", "permutation", "rotation"]
+    assert report["utility"]["num_documents"] == done.report.utility.num_documents
+    assert len(report["loss_by_step"]) == 4
+
+
+def test_a_used_folder_and_a_missing_preparation_are_refused_before_anything_crosses(
+    settings_for: Callable[..., TlnSettings],
+) -> None:
+    """One clear message each, and no half-written results."""
+    settings = settings_for(LATENT, CLIPPED, {"prepare": {"cache_dir": "/nonexistent/prepared"}})
+    with pytest.raises(SettingsError, match="run tln prepare"):
+        finetune(settings, NoProgress(), lambda _: None)
+    Path(settings.train.out).mkdir()
+    (Path(settings.train.out) / "x").touch()
+    with pytest.raises(SettingsError, match="not empty"):
+        finetune(settings, NoProgress(), lambda _: None)
+    assert not Path(settings.record.folder).exists()
+
+
+def test_a_run_that_breaks_leaves_nothing_that_passes_for_whole(
+    settings_for: Callable[..., TlnSettings], audit_keys: Path
+) -> None:
+    """The bundle says that it is incomplete, and no report is there."""
+
+    class Breaks(NoProgress):
+        def advance(self, count: int = 1, note: str = "") -> None:
+            if count and note:
+                raise RecordingError("the disk is full", remedy="free space")
+
+    settings = settings_for(LATENT, CLIPPED)
+    _prepare(settings)
+    with pytest.raises(RecordingError):
+        finetune(settings, Breaks(), lambda _: None)
+    assert not verify_bundle(Path(settings.record.folder), audit_keys / "trust.json").is_complete
+    assert not Path(settings.train.out).exists()
+
+
+def test_public_text_must_not_be_the_private_one(settings_for: Callable[..., TlnSettings]) -> None:
+    """A clip calibrated on private gradients would tell about them."""
+    settings = settings_for(LATENT, CLIPPED)
+    same = replace(settings, corpus=replace(settings.corpus, public_path=settings.corpus.path))
+    with pytest.raises(SettingsError, match="public_path is the private text"):
+        load_texts(same.model, same.corpus)
