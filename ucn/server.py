@@ -16,6 +16,7 @@ from collections.abc import Callable
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
 
 import splitwire
 from splitwire.errors import SettingsError
@@ -57,6 +58,11 @@ class UcnServer:
         self._stop_metrics: Callable[[], None] | None = None
         self.address = ""
         self.metrics_port = 0
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics of this server."""
+        return self._metrics.registry
 
     async def start(self) -> None:
         """Binds and serves; afterwards `address` holds the host and the port that was bound."""

@@ -115,3 +115,20 @@ def test_kept_graphs_are_limited(start_server: Any, connect: Any, kit: Any) -> N
     stream = client.stream(session_id)
     stream.backward(1, kit.rows())
     stream.forward(3, kit.rows(), compute_mode=TRAIN)
+
+
+def test_rows_of_kept_graphs_are_limited(start_server: Any, connect: Any, kit: Any) -> None:
+    """A graph's memory grows with its rows, so their sum over the kept steps has a limit; EVALUATE keeps none."""
+    node = kit.node()
+    client = connect(start_server(node.build(), limits=LimitSettings(max_kept_rows=10)))
+    session_id = client.open(kit.request()).session_id
+    stream = client.stream(session_id)
+    stream.forward(1, kit.rows(2, 3), compute_mode=TRAIN)
+    with pytest.raises(kit.refusal, match="6 rows and 6 wait for BACKWARD") as refusal:
+        stream.forward(2, kit.rows(2, 3), compute_mode=TRAIN)
+    assert refusal.value.code == "RESOURCE_EXHAUSTED"
+    stream = client.stream(session_id)
+    stream.forward(2, kit.rows(4, 5))
+    stream.control(3, discard_step=stack_pb2.DiscardStep(train_step=1))
+    stream.forward(4, kit.rows(2, 5), compute_mode=TRAIN)
+    assert node.stacks[0].calls == ["forward 1", "forward 2", "discard 1", "forward 4"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -230,3 +232,28 @@ def test_an_inference_session_takes_no_training(scripted: Any, kit: Any) -> None
         client.stream(session_id).forward(1, kit.rows(), compute_mode=TRAIN)
     with pytest.raises(kit.refusal, match="optimizer_step came in an inference session"):
         client.stream(session_id).control(1, optimizer_step=stack_pb2.OptimizerStep(learning_rate=1))
+
+
+def test_a_peer_that_sends_ahead_is_not_read_ahead(start_server: Any, connect: Any, kit: Any) -> None:
+    """While a step runs nothing more is read: what a peer sends fills its own window, not this node's memory."""
+    started, may_end = threading.Event(), threading.Event()
+
+    def slow(rows: torch.Tensor, _call: Any) -> torch.Tensor:
+        started.set()
+        assert may_end.wait(kit.wait_seconds)
+        return rows[:, :1]
+
+    running = start_server(kit.node(lambda: kit.stack(slow)).build())
+    client = connect(running)
+    stream = client.stream(client.open(kit.request()).session_id)
+    rows = torch.ones(1, 30_000, kit.width)
+    for step in range(1, 41):
+        stream.send(*kit.frame(FORWARD, step, rows))
+    assert started.wait(kit.wait_seconds)
+    time.sleep(0.3)
+    labels = {"hop": "forward", "direction": "in"}
+    read = running.server.registry.get_sample_value("splitwire_wire_bytes_total", labels)
+    assert rows.nbytes <= read < 2 * rows.nbytes
+    may_end.set()
+    for _ in range(40):
+        stream.receive()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
 import pytest
 import torch
 
-from splitwire.v1 import stack_pb2
+from splitwire import wire
+from splitwire.v1 import channels_pb2, stack_pb2
 from ucn.settings import LimitSettings
 
 TRAIN = stack_pb2.COMPUTE_MODE_TRAIN
@@ -157,3 +159,39 @@ def test_an_error_in_one_session_leaves_others_unharmed(scripted: Any, kit: Any)
         bad.receive()
     torch.testing.assert_close(good.forward(2, kit.rows()), kit.rows() * 2)
     assert client.stream(ids[0]).forward(1, kit.rows()).shape == kit.rows().shape
+
+
+def test_closing_goes_on_when_nobody_waits_for_it(start_server: Any, connect: Any, kit: Any) -> None:
+    """A CloseSession whose deadline passes while a step runs still frees the session and its cache bytes."""
+    started, may_end = threading.Event(), threading.Event()
+
+    def slow(rows: torch.Tensor, call: Any) -> torch.Tensor:
+        if call.step == 1:
+            started.set()
+            assert may_end.wait(kit.wait_seconds)
+        return rows
+
+    node = kit.node(lambda: kit.stack(slow))
+    client = connect(start_server(node.build(), limits=LimitSettings(max_total_cache_bytes=1000)))
+    session_id = client.open(kit.request()).session_id
+    cached = {"compute_mode": stack_pb2.COMPUTE_MODE_CACHED, "cache_id": 1}
+    client.stream(session_id).send(*kit.frame(channels_pb2.HOP_FORWARD, 1, kit.rows(1, 9), **cached))
+    assert started.wait(kit.wait_seconds)
+    request = stack_pb2.CloseSessionRequest(session_id=session_id).SerializeToString()
+    with pytest.raises(kit.refusal) as refusal:
+        client.call(wire.CLOSE_SESSION, request, timeout=0.2)
+    assert refusal.value.code == "DEADLINE_EXCEEDED"
+    may_end.set()
+    assert node.stacks[0].is_closed.wait(kit.wait_seconds)
+    client.stream(client.open(kit.request()).session_id).forward(2, kit.rows(1, 10), **cached)
+
+
+def test_full_copies_are_limited_apart(start_server: Any, connect: Any, kit: Any) -> None:
+    """Sessions that train a copy of the layers have their own limit; others are still let in."""
+    client = connect(start_server(kit.node().build(), limits=LimitSettings(max_full_training_sessions=1)))
+    full = {"trainable_scope": stack_pb2.TRAINABLE_SCOPE_FULL}
+    client.open(kit.request(**full))
+    with pytest.raises(kit.refusal, match="max_full_training_sessions is 1") as refusal:
+        client.open(kit.request(**full))
+    assert refusal.value.error == "LimitError"
+    client.open(kit.request())
