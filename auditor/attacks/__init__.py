@@ -4,7 +4,7 @@ An attack answers one question, and the question decides which view it is given 
 
     support     which units carry a gradient at all        (auditor/scorers/support.py)
     partition   a score a unit, higher for real ones       (auditor/scorers/partition.py)
-    token       a token a row                              (auditor/scorers/token.py)
+    token       arms that each name a token a row          (auditor/scorers/token.py)
 
 A new attack is one file and one row here.
 """

@@ -46,10 +46,17 @@ class UnitScores:
 
 
 class TokenArm(Protocol):
-    """One trained probe, read by the scorer. `classes` [C] are the tokens that it can name."""
+    """One probe: made by the attack, fitted (perhaps beside others), then read by the scorer.
+
+    `classes` [C] are the tokens that it can name.
+    """
 
     name: str
     classes: Integers
+
+    def fit(self) -> None:
+        """Trains the arm. Arms share no state that changes, so several may be fitted at once."""
+        ...
 
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Chunks of (positions among the view's score rows, log-probabilities [n, C])."""

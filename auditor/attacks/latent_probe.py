@@ -1,9 +1,10 @@
 """The nine-arm latent probe: three classes of probe, three restarts each, trained to name the token of a row.
 
 Arms differ in class and seed and see the same rows and labels. AdamW, a fixed number of epochs, no early stopping:
-nothing is chosen while training. Classes are the tokens of the train rows (all, or the most frequent ones when the
-plan says so); a row with another token counts as wrong. The result is a function of the view, the settings, the
-thread count and the build.
+nothing is chosen while training. Classes are the tokens of the train rows (all, or the most frequent ones when the plan
+says so); a row with another token counts as wrong. Modules are initialised one after the other, each from a seed of its
+own, and fitting uses no shared random state: arms may be fitted side by side. With one thread an arm (workers.py) a
+result is a function of the view, the settings and the build.
 
 Frames longer than 256 rows are read by the graph probe in windows of 256, to bound its pair table.
 """
@@ -43,17 +44,16 @@ class LatentProbe:
     paper = "nine-arm latent probe with 22 invariants"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[RowArm | GraphArm]:
-        """One trained arm for every probe and restart."""
-        classes = token_classes(view.train_tokens, settings.max_classes)
-        data = ProbeData(view, classes)
-        plan = [(probe, restart) for probe in settings.probes for restart in range(settings.restarts)]
-        arms: list[RowArm | GraphArm] = []
-        for number, (probe, restart) in enumerate(plan):
-            progress(f"{probe} {restart + 1}/{settings.restarts}", number, len(plan))
-            kind = GraphArm if probe == "invariant_graph" else RowArm
-            arms.append(kind(f"{probe}/{restart}", probe, data, settings, _arm_seed(view, probe, restart)))
-        progress("arms trained", len(plan), len(plan))
-        return arms
+        """One arm for every probe and restart, initialised and not yet fitted."""
+        del progress
+        data = ProbeData(view, token_classes(view.train_tokens, settings.max_classes))
+        return [
+            (GraphArm if probe == "invariant_graph" else RowArm)(
+                f"{probe}/{restart}", probe, data, settings, _arm_seed(view, probe, restart)
+            )
+            for probe in settings.probes
+            for restart in range(settings.restarts)
+        ]
 
 
 def token_classes(tokens: Integers, max_classes: int) -> Integers:
@@ -88,18 +88,19 @@ class RowArm:
         width = data.rows.shape[1]
         self._num_inputs = width + NUM_INVARIANTS if self._with_rows else NUM_INVARIANTS
         self._width = max(64, 2 * width) if self._with_rows else INVARIANT_WIDTH
-        self._model = self._trained(settings, seed)
-
-    def _trained(self, settings: ProbeSettings, seed: int) -> RowProbe:
-        data = self._data
+        self._settings, self._seed = settings, seed
         with _seeded(seed):
-            model = RowProbe(self._num_inputs, self._width, len(self.classes))
+            self._model = RowProbe(self._num_inputs, self._width, len(self.classes))
+
+    def fit(self) -> None:
+        """Trains on the train rows."""
+        data, settings, model = self._data, self._settings, self._model
         inputs = self._inputs(data.train_rows)
-        optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(seed)
+        optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(self._seed)
         for _ in range(settings.epochs):
             for batch in torch.split(torch.randperm(len(inputs), generator=generator), settings.batch_rows):
                 _step(optimizer, nn.functional.cross_entropy(model(inputs[batch]), data.train_classes[batch]))
-        return model.eval()
+        model.eval()
 
     @torch.no_grad()
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -121,15 +122,17 @@ class GraphArm:
         del probe
         self.name, self.classes, self._data = name, data.classes, data
         self._windows = list(_windows(data.offsets))
-        self._model = self._trained(settings, seed)
-
-    def _trained(self, settings: ProbeSettings, seed: int) -> GraphProbe:
+        self._settings, self._seed = settings, seed
         with _seeded(seed):
-            model = GraphProbe(len(self.classes))
+            self._model = GraphProbe(len(self.classes))
+
+    def fit(self) -> None:
+        """Trains on the train rows, whole frames at a time."""
+        settings, model = self._settings, self._model
         label = torch.full((len(self._data.rows),), _NO_CLASS)
         label[self._data.train_rows] = self._data.train_classes
         windows = [window for window in self._windows if (label[slice(*window)] != _NO_CLASS).any()]
-        optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(seed)
+        optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(self._seed)
         for _ in range(settings.epochs):
             order = [windows[i] for i in torch.randperm(len(windows), generator=generator)]
             for batch in _batches(order, settings.batch_rows):
@@ -137,7 +140,7 @@ class GraphArm:
                 wanted = label[rows] != _NO_CLASS
                 loss = nn.functional.cross_entropy(model.head(hidden[wanted]), label[rows][wanted])
                 _step(optimizer, loss)
-        return model.eval()
+        model.eval()
 
     @torch.no_grad()
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:

@@ -1,0 +1,74 @@
+"""What an audit is given: bundles, truth files and keys, opened and checked before anything is attacked.
+
+A bundle that was changed after its recorder closed it is refused (BundleError): it is not evidence. A bundle that is
+incomplete, dropped messages or lacks truth is read as far as it goes, and the audit cannot pass. A truth file is
+looked for in each bundle (truth.sealed) unless files are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from splitwire.bundles import TRUTH_FILE, Bundle, Truth, VerifyReport, open_bundle, read_truth, verify_bundle
+from splitwire.errors import BundleError, SettingsError
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Opened inputs. `problems` keep the verdict from being a pass; `notes` do not."""
+
+    bundles: list[Bundle]
+    truths: list[Truth]
+    summaries: list[dict[str, Any]]
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def open_evidence(
+    folders: Sequence[Path], *, key: Path, truth_files: Sequence[Path] = (), trust: Path | None = None
+) -> Evidence:
+    """Verifies and opens everything. SealError for a wrong key, BundleError for a changed bundle."""
+    if not folders:
+        raise SettingsError("no bundle is given", remedy="name at least one BUNDLE folder")
+    evidence = Evidence([], [], [])
+    for folder in folders:
+        bundle = open_bundle(folder)
+        report = verify_bundle(folder, trust)
+        _refuse_changed(folder, report)
+        evidence.bundles.append(bundle)
+        evidence.summaries.append(_summary(bundle, report))
+        evidence.problems.extend(f"bundle {folder.name}: {problem}" for problem in report.problems)
+        evidence.notes.extend(f"bundle {folder.name}: {note}" for note in report.notes)
+    files = list(truth_files) or [folder / TRUTH_FILE for folder in folders if (folder / TRUTH_FILE).is_file()]
+    evidence.truths.extend(read_truth(file, key) for file in dict.fromkeys(files))
+    if not files:
+        evidence.problems.append("no truth file: give the trusted node's truth.sealed with --truth")
+    return evidence
+
+
+def _refuse_changed(folder: Path, report: VerifyReport) -> None:
+    """What a complete bundle has beyond a count of drops is a sign of change."""
+    allowed = 1 if report.num_dropped else 0
+    if report.is_complete and len(report.problems) > allowed:
+        first = report.problems[0]
+        raise BundleError(f"bundle {folder} does not verify: {first}", remedy=f"see `auditor verify {folder}`")
+
+
+def _summary(bundle: Bundle, report: VerifyReport) -> dict[str, Any]:
+    manifest = bundle.manifest or {}
+    return {
+        "name": bundle.folder.name,
+        "recorder": bundle.recorder,
+        "is_complete": report.is_complete,
+        "is_signed": report.is_signed,
+        "signer": report.signer,
+        "num_dropped": report.num_dropped,
+        "num_sessions": len(bundle.sessions()),
+        "settings_hash": manifest.get("settings_hash"),
+        "versions": bundle.versions,
+        "settings": bundle.settings,
+        "counts": {hop: {"messages": c.messages, "bytes": c.bytes} for hop, c in report.counts.items()},
+    }

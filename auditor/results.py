@@ -1,0 +1,95 @@
+"""What an audit found, as plain values that become JSON. Versioned: readers refuse a schema that they do not know.
+
+A Result is one (attack, family). It carries its constant baseline, its shuffled-label twin and its positive control
+beside the Checks, one a row of the ceilings table. None means "not known", never zero; there is no NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "splitwire.audit/1"
+
+State = Literal["pass", "fail", "inconclusive"]
+Unit = Literal["pp", "ratio", "frames"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One metric against its ceiling. `lower` and `upper` are one-sided bounds; `floor` is what a guesser reads."""
+
+    metric: str
+    unit: Unit
+    ceiling: float
+    value: float | None
+    lower: float | None
+    upper: float | None
+    floor: float | None
+    minimum_detectable: float | None
+    """Distance from no leak that would be found with the plan's power; must not exceed the ceiling's."""
+    state: State
+    words: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Control:
+    """A leak that was planted into a copy of the view, and whether the same attack found it."""
+
+    what: str
+    value: float | None
+    found: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything about one (attack, family)."""
+
+    attack: str
+    family: str
+    question: str
+    partition: str
+    knowledge: str
+    given: str
+    paper: str
+    num_documents: int
+    num_frames: int
+    num_rows: int
+    checks: tuple[Check, ...]
+    baseline: dict[str, float | None]
+    twin: dict[str, float | None]
+    controls: tuple[Control, ...]
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class NotMeasured:
+    """A (attack, family) that could not run, or does not apply. `applies` is false where there is nothing to find."""
+
+    attack: str
+    family: str
+    reason: str
+    applies: bool = True
+
+
+def plain(value: Any) -> Any:
+    """Plain JSON values: dataclasses to objects, tuples to lists, numbers that are not finite to null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def finite(value: float | None) -> float | None:
+    """The value as a Python float; None when it is None or not finite."""
+    return None if value is None or not math.isfinite(value) else float(value)

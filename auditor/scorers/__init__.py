@@ -1,0 +1,21 @@
+"""One scorer a question: makes the view, runs attack, twin and control, and holds the answers against the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from auditor.attacks import Attack
+from auditor.attacks.base import Progress
+from auditor.capture import Capture
+from auditor.plan import Plan
+from auditor.results import Result
+from auditor.scorers.partition import score_partition
+from auditor.scorers.support import score_support
+from auditor.scorers.token import score_token
+from auditor.splits import Splits
+
+Scorer = Callable[[Attack, Capture, Splits, str, Plan, Progress], Result]
+
+SCORERS: dict[str, Scorer] = {"support": score_support, "partition": score_partition, "token": score_token}
+
+__all__ = ["SCORERS", "Scorer"]

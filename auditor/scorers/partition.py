@@ -1,0 +1,173 @@
+"""Scores the partition question: the AUC of real units against decoys, clustered on the document.
+
+The reading is chosen by its AUC on select; the number comes from test. The twin learns from shuffled answers. The
+control lengthens the real rows of a copy by as much as separates two normal curves at AUC .65, which the same attack
+must find above the ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import Progress, UnitScores, silent
+from auditor.capture import Capture
+from auditor.plan import Plan
+from auditor.results import Check, Control, Result, finite
+from auditor.splits import SELECT, TEST, Splits
+from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
+from auditor.statistics.power import minimum_detectable_effect
+from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views import NotMeasurableError, UnitKey, UnitView, unit_view, units
+
+CONTROL_AUC_RATIO = 0.65
+_NUM_BINS = 32
+_TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
+
+
+def score_partition(
+    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
+) -> Result:
+    """AUC of the attack's best reading on the test documents."""
+    view, key = unit_view(units(capture, splits), family, plan.split.seed)
+    generator = np.random.default_rng(plan.split.seed)
+    chosen, found = _run(attack, view, key, plan, generator, progress)
+    twin = _twin(attack, view, key, plan, generator)
+    controls = [_control(attack, view, key, plan, generator)]
+    test = key.split == TEST
+    return Result(
+        attack=attack.name,
+        family=family,
+        question=attack.question,
+        partition="all",
+        knowledge=attack.knowledge,
+        given=f"norms of {len(view.norm)} units; which are real among the {len(view.train_units)} of train documents",
+        paper=attack.paper,
+        num_documents=found.num_clusters,
+        num_frames=len(np.unique(view.group[test])),
+        num_rows=int(test.sum()),
+        checks=(_check(found, twin, controls, plan),),
+        baseline={"constant_auc_ratio": 0.5},
+        twin={"auc_ratio": twin.auc_ratio, "lower_ratio": twin.lower_ratio, "upper_ratio": twin.upper_ratio},
+        controls=tuple(controls),
+        details={
+            "reading": chosen.name,
+            "num_real": found.num_positive,
+            "num_decoys": found.num_negative,
+            "roc": roc_points(chosen.scores[test], key.real[test]),
+            "norm_histogram": _histogram(view, key),
+        },
+    )
+
+
+def _check(found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Check:
+    ceiling, statistics = plan.ceilings.partition_auc_ratio, plan.statistics
+    error = found.standard_error_ratio
+    detectable = None
+    if error is not None:
+        detectable = minimum_detectable_effect(error, found.upper_critical, power=statistics.power_ratio)
+    blockers = power_blockers(
+        num_documents=found.num_clusters,
+        min_documents=statistics.min_documents,
+        minimum_detectable=detectable,
+        limit=ceiling - 0.5,
+    )
+    lower, upper = found.lower_ratio, found.upper_ratio
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=lower,
+        upper=upper,
+        blockers=[*blockers, *control_blockers(controls)],
+        invalid=_twin_complaint(twin),
+    )
+    words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)
+    return Check(
+        "partition_auc", "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons
+    )
+
+
+def _run(
+    attack: Attack,
+    view: UnitView,
+    key: UnitKey,
+    plan: Plan,
+    generator: np.random.Generator,
+    progress: Progress,
+    alpha: float | None = None,
+) -> tuple[UnitScores, Auc]:
+    """The reading that is best on select, and its AUC on test."""
+    readings: list[UnitScores] = attack.run(view, None, progress)
+    if not readings:
+        raise NotMeasurableError("the train documents hold only real rows or only decoys")
+    select, test = key.split == SELECT, key.split == TEST
+
+    def on_select(reading: UnitScores) -> float:
+        return plain_auc(reading.scores[select], key.real[select]) or 0.0
+
+    chosen = max(readings, key=on_select)
+    found = clustered_auc(
+        chosen.scores[test],
+        key.real[test],
+        key.document[test],
+        alpha=alpha or plan.statistics.alpha,
+        repetitions=plan.statistics.repetitions,
+        generator=generator,
+    )
+    if found.auc_ratio is None:
+        raise NotMeasurableError("the test documents hold only real rows or only decoys")
+    return chosen, found
+
+
+def _twin(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Auc:
+    """The same attack where the answers of every frame are dealt out at random, in training and in scoring."""
+    _, index = np.unique(view.group, return_inverse=True)
+    index = index.reshape(-1)
+    places, dealt = np.argsort(index, kind="stable"), np.lexsort((generator.random(len(index)), index))
+    real = np.empty_like(key.real)
+    real[places] = key.real[dealt]
+    shuffled = UnitView(**(vars(view) | {"train_real": real[view.train_units]}))
+    answers = UnitKey(real, key.split, key.document)
+    return _run(attack, shuffled, answers, plan, generator, silent, _TWIN_ALPHA)[1]
+
+
+def _twin_complaint(twin: Auc) -> list[str]:
+    above = twin.lower_ratio is not None and twin.lower_ratio > 0.5
+    return ["the shuffled twin reads above chance, so the instrument is biased"] if above else []
+
+
+def _control(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:
+    """Whether the attack finds real rows whose log norm is shifted by d standard deviations, AUC = Phi(d / sqrt 2)."""
+    shift = math.sqrt(2) * NormalDist().inv_cdf(CONTROL_AUC_RATIO)
+    log_norm = np.log(np.where(view.norm > 0, view.norm, view.norm[view.norm > 0].min() if view.norm.any() else 1.0))
+    spread = float(log_norm.std()) or 1.0
+    # A leak that is there already must not help: norms are dealt out anew before the shift is planted.
+    planted = np.exp(generator.permutation(log_norm) + shift * spread * key.real)
+    _, found = _run(attack, UnitView(**(vars(view) | {"norm": planted})), key, plan, generator, silent)
+    lower = found.lower_ratio
+    return Control(
+        f"norms of real rows lengthened to AUC {CONTROL_AUC_RATIO:g}",
+        found.auc_ratio,
+        lower is not None and lower > plan.ceilings.partition_auc_ratio,
+    )
+
+
+def _histogram(view: UnitView, key: UnitKey) -> dict[str, Any]:
+    """Counts of log10 norm for real units and decoys; exact zeros apart."""
+    positive = view.norm > 0
+    if not positive.any():
+        return {}
+    logs = np.log10(view.norm[positive])
+    edges = np.linspace(float(logs.min()), float(logs.max()) + 1e-9, _NUM_BINS + 1)
+    real = key.real[positive]
+    return {
+        "log10_edges": edges.tolist(),
+        "real": np.histogram(logs[real], edges)[0].tolist(),
+        "decoy": np.histogram(logs[~real], edges)[0].tolist(),
+        "zero_real": int((~positive & key.real).sum()),
+        "zero_decoy": int((~positive & ~key.real).sum()),
+    }

@@ -1,0 +1,79 @@
+"""Scores the support question: on how many frames is the set of non-zero gradients exactly the set of real units.
+
+Only groups that hold both real units and decoys count. No split and no documents are needed: nothing is learned and
+nothing is estimated, one frame read exactly is one frame lost. The control zeroes the decoys of a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.attacks import Attack
+from auditor.attacks.base import Progress
+from auditor.capture import Capture, Flags
+from auditor.plan import Plan
+from auditor.results import Check, Control, Result
+from auditor.splits import Splits
+from auditor.verdict import control_blockers, judge
+from auditor.views import UnitView, unit_view, units
+
+
+def score_support(
+    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
+) -> Result:
+    """Frames whose support is exact, and how many units agree."""
+    view, key = unit_view(units(capture, splits), family, plan.split.seed)
+    predicted = attack.run(view, None, progress)
+    exact, num_groups = exact_groups(predicted, key.real, view.group)
+    planted = UnitView(**(vars(view) | {"norm": np.where(key.real, np.maximum(view.norm, 1e-30), 0.0)}))
+    found = exact_groups(attack.run(planted, None, progress), key.real, view.group)[0] == num_groups
+    control = Control("decoy gradients of a copy set to zero", float(num_groups), found)
+    ceiling = plan.ceilings.exact_support_frames
+    state, reasons = judge(
+        ceiling=ceiling, lower=float(exact), upper=float(exact), blockers=control_blockers([control])
+    )
+    words = ("exact support",) if exact else ("no exact support",)
+    notes = () if exact else ("any noise defeats an exact-zero test: the partition is measured by row_norm",)
+    return Result(
+        attack=attack.name,
+        family=family,
+        question=attack.question,
+        partition="all",
+        knowledge=attack.knowledge,
+        given="gradient rows; no labels",
+        paper=attack.paper,
+        num_documents=len(np.unique(key.document[key.document >= 0])),
+        num_frames=num_groups,
+        num_rows=len(key.real),
+        checks=(
+            Check(
+                "exact_support_frames", "frames", float(ceiling), float(exact), float(exact), float(exact), 0.0, 1.0,
+                state, words, reasons,
+            ),
+        ),
+        baseline={"all_real_agreement_ratio": float(key.real.mean())},
+        twin={},
+        controls=(control,),
+        details=_details(predicted, key.real, exact, num_groups),
+        notes=notes,
+    )  # fmt: skip
+
+
+def exact_groups(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> tuple[int, int]:
+    """Groups in which every unit is predicted rightly, and groups in all."""
+    _, index = np.unique(group, return_inverse=True)
+    wrong = np.bincount(index.reshape(-1), weights=predicted != real)
+    return int((wrong == 0).sum()), len(wrong)
+
+
+def _details(predicted: Flags, real: Flags, exact: int, num_groups: int) -> dict[str, Any]:
+    return {
+        "frames": num_groups,
+        "exact_frames": exact,
+        "exact_frames_ratio": exact / num_groups,
+        "row_agreement_ratio": float((predicted == real).mean()),
+        "zero_gradient_ratio": float((~predicted).mean()),
+    }

@@ -1,0 +1,255 @@
+"""Scores the token question: the gate over all arms, the paired effect, rare tokens and cross-entropy, on test rows.
+
+The published gate G is read as published, and again with the design effect of correlated rows. A pass needs the
+corrected gate and the max-statistic upper bound of the paired effect under the ceiling; a gate that breaks with power
+fails, and so does a lower bound above the ceiling. No arm is chosen for these numbers: the bounds hold for all arms
+at once. The arm that is best on select is named, for reading.
+
+`token_cross_entropy` is the select-best arm less its shuffled twin, in nats, over rows whose token has a class;
+beside it stands the marginal entropy, what the best constant distribution reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import Progress
+from auditor.capture import Capture
+from auditor.plan import Plan, ProbeSettings
+from auditor.results import Check, Control, Result, finite
+from auditor.scorers.arms import ArmReading, TokenScore, cross_entropy, read_arms, score_arms
+from auditor.scorers.planting import plant
+from auditor.splits import SELECT, TEST, Splits
+from auditor.statistics.effects import PairedEffect
+from auditor.statistics.power import minimum_detectable_effect
+from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views import NotMeasurableError, TokenKey, TokenView, token_view
+from auditor.workers import run_jobs
+
+_TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
+_CONTROL_PROBE = "coordinate_plus_invariants"
+
+
+def score_token(
+    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
+) -> Result:
+    """Gate and effects of the attack on one family."""
+    view, key = token_view(capture, splits, family, plan)
+    arms, twin_arms, control_arms = _fit_all(attack, view, key, plan, progress)
+    score = score_arms(arms, view, key, plan, plan.statistics.alpha)
+    twin = score_arms(twin_arms, view, key, plan, _TWIN_ALPHA)
+    control = _control(score_arms(control_arms, view, key, plan, plan.statistics.alpha), plan)
+    chosen = _best_on_select(arms, key)
+    return Result(
+        attack=attack.name,
+        family=family,
+        question=attack.question,
+        partition=view.partition,
+        knowledge=attack.knowledge,
+        given=_given(view),
+        paper=attack.paper,
+        num_documents=score.num_documents,
+        num_frames=0 if score.effect is None else score.effect.num_frames,
+        num_rows=score.counts.total_rows,
+        checks=(_gate_check(score, twin, control, plan), _rare_check(score, twin, control, plan)),
+        baseline={
+            "train_constant_ratio": score.counts.baseline_correct / score.counts.total_rows,
+            "floor_pp": score.published.floor_pp,
+        },
+        twin=_twin_values(twin),
+        controls=(control,),
+        details=_details(arms, twin_arms, chosen, score, key),
+        notes=_notes(key, score),
+    )
+
+
+def _gate_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+    published, corrected, ceiling = score.published, score.corrected, plan.ceilings.token_pp
+    bounds = None if score.effect is None else score.effect.bounds
+    lower = None if bounds is None else bounds.max_lower
+    upper = None if bounds is None else bounds.max_upper
+    detectable = _detectable(score.effect, plan)
+    blockers = power_blockers(
+        num_documents=score.num_documents,
+        min_documents=plan.statistics.min_documents,
+        minimum_detectable=detectable,
+        limit=ceiling,
+    )
+    if not corrected.has_power:
+        blockers.append(f"the floor with correlated rows is {corrected.floor_pp:.3g} pp, at or above the ceiling")
+    has_power = not blockers and published.has_power
+    if corrected.breaks_gate:
+        blockers.append(f"the gate with correlated rows is {corrected.gate_pp:.3g} pp, above the ceiling {ceiling:g}")
+    if all(score.degenerate):
+        blockers.append("every arm names one token for more than 99 % of rows")
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=lower,
+        upper=upper,
+        breaks=published.breaks_gate and has_power,
+        blockers=[*blockers, *control_blockers([control])],
+        invalid=_twin_complaint(twin),
+    )
+    words = ["detected" if lower is not None and lower > 0 else "at floor"]
+    words += ["breaks the gate"] if published.breaks_gate else []
+    words += ["no power"] if not has_power else []
+    return Check(
+        "token_top1_gate", "pp", ceiling, published.gate_pp, finite(lower), finite(upper), published.floor_pp,
+        finite(detectable), state, tuple(words), reasons,
+    )  # fmt: skip
+
+
+def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+    ceiling = plan.ceilings.rare_token_pp
+    bounds = None if score.rare is None else score.rare.bounds
+    lower = None if bounds is None else bounds.max_lower
+    uppers = [u for u in (score.rare_upper_pp, None if bounds is None else bounds.max_upper) if u is not None]
+    upper = max(uppers) if uppers else None
+    # Without a single hit the bootstrap has no error to tell: the exact bound is then also what could have been found.
+    detectable = _detectable(score.rare, plan)
+    if detectable is None and score.rare is not None:
+        detectable = score.rare_upper_pp
+    blockers = power_blockers(
+        num_documents=score.num_documents,
+        min_documents=plan.statistics.min_documents,
+        minimum_detectable=detectable,
+        limit=ceiling,
+    )
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=lower,
+        upper=upper,
+        blockers=[*blockers, *control_blockers([control])],
+        invalid=_twin_complaint(twin),
+    )
+    value = None if bounds is None else float(bounds.estimate.max())
+    words = ("detected",) if lower is not None and lower > 0 else ("at floor",)
+    return Check(
+        "rare_token_top1_effect", "pp", ceiling, value, finite(lower), finite(upper), 0.0, finite(detectable), state,
+        words, reasons,
+    )  # fmt: skip
+
+
+def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
+    if effect is None or effect.bounds.upper is None:
+        return None
+    error = float(effect.bounds.standard_error.max())
+    return minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
+
+
+def _twin_complaint(twin: TokenScore) -> list[str]:
+    lower = None if twin.effect is None else twin.effect.bounds.max_lower
+    return ["the shuffled twin reads an effect, so the instrument is biased"] if lower is not None and lower > 0 else []
+
+
+def _fit_all(
+    attack: Attack, view: TokenView, key: TokenKey, plan: Plan, progress: Progress
+) -> tuple[list[ArmReading], list[ArmReading], list[ArmReading]]:
+    """Readings of the arms, of their twins on shuffled labels, and of one arm on a copy with a planted leak."""
+    sets = [
+        attack.run(view, plan.probe, progress),
+        attack.run(*_twin_task(view, plan), progress),
+        attack.run(*_control_task(view, key, plan), progress),
+    ]
+    fits = [arm.fit for arms in sets for arm in arms]
+    progress("fitting arms", 0, len(fits))
+    run_jobs(fits, lambda done: progress("fitting arms", done, len(fits)))
+    real, twin, control = (read_arms(arms, key) for arms in sets)
+    return real, twin, control
+
+
+def _twin_task(view: TokenView, plan: Plan) -> tuple[TokenView, ProbeSettings]:
+    generator = np.random.default_rng([plan.split.seed, 3])
+    shuffled = view.with_tokens(generator.permutation(view.train_tokens))
+    return shuffled, dataclasses.replace(plan.probe, restarts=plan.probe.twin_restarts)
+
+
+def _control_task(view: TokenView, key: TokenKey, plan: Plan) -> tuple[TokenView, ProbeSettings]:
+    probe = plan.probe
+    dosed = plant(
+        view.rows,
+        key.tokens,
+        coverage_ratio=probe.control_coverage_ratio,
+        amplitude_ratio=probe.control_amplitude_ratio,
+        seed=plan.split.seed,
+    )
+    probes = (_CONTROL_PROBE,) if _CONTROL_PROBE in probe.probes else probe.probes[:1]
+    return view.with_rows(dosed), dataclasses.replace(probe, restarts=1, probes=probes)
+
+
+def _control(score: TokenScore, plan: Plan) -> Control:
+    """The planted leak must break the gate and be detected."""
+    probe = plan.probe
+    lower = None if score.effect is None else score.effect.bounds.max_lower
+    return Control(
+        f"token codes in {probe.control_coverage_ratio:.0%} of rows at amplitude {probe.control_amplitude_ratio:g}",
+        score.published.gate_pp,
+        score.published.breaks_gate and lower is not None and lower > 0,
+    )
+
+
+def _best_on_select(arms: Sequence[ArmReading], key: TokenKey) -> ArmReading:
+    select = key.score_split == SELECT
+    if not arms:
+        raise NotMeasurableError("the plan has no probe")
+    return max(arms, key=lambda arm: int((arm.predictions[select] == key.score_tokens[select]).sum()))
+
+
+def _twin_values(twin: TokenScore) -> dict[str, float | None]:
+    bounds = None if twin.effect is None else twin.effect.bounds
+    return {
+        "gate_pp": twin.published.gate_pp,
+        "effect_pp": None if bounds is None else float(bounds.estimate.max()),
+        "lower_pp": None if bounds is None else bounds.max_lower,
+        "upper_pp": None if bounds is None else bounds.max_upper,
+    }
+
+
+def _details(
+    arms: Sequence[ArmReading], twin: Sequence[ArmReading], chosen: ArmReading, score: TokenScore, key: TokenKey
+) -> dict[str, Any]:
+    test = key.score_split == TEST
+    live = iter(score.effect.bounds.estimate if score.effect is not None else ())
+    return {
+        "correct_by_arm": list(score.counts.correct_by_arm),
+        "total_rows": score.counts.total_rows,
+        "baseline_correct": score.counts.baseline_correct,
+        "scoreable_rows": score.num_scoreable,
+        "gate_pp": score.published.gate_pp,
+        "floor_pp": score.published.floor_pp,
+        "corrected_gate_pp": score.corrected.gate_pp,
+        "corrected_floor_pp": score.corrected.floor_pp,
+        "design_effect": score.corrected.design_effect,
+        "selected_arm": chosen.name,
+        "arms": [
+            {
+                "name": arm.name,
+                "accuracy_ratio": correct / score.counts.total_rows,
+                "effect_pp": None if guesses else finite(float(next(live))),
+                "degenerate": guesses,
+            }
+            for arm, correct, guesses in zip(arms, score.counts.correct_by_arm, score.degenerate, strict=True)
+        ],
+        "token_cross_entropy": cross_entropy(chosen, twin, key.score_tokens, test),
+    }
+
+
+def _given(view: TokenView) -> str:
+    """What the attack saw, for the record."""
+    seen = f"{len(view.rows)} rows of {len(view.offsets) - 1} frames"
+    oracle = "; which rows are real (oracle)" if view.partition == "oracle" else ""
+    return f"{seen}; tokens of the {len(view.train_rows)} rows of train documents{oracle}"
+
+
+def _notes(key: TokenKey, score: TokenScore) -> tuple[str, ...]:
+    notes = []
+    if key.num_items < key.num_items_available:
+        notes.append(f"{key.num_items} of {key.num_items_available} frames were sampled, as the plan's limits demand")
+    if any(score.degenerate):
+        notes.append(f"{sum(score.degenerate)} arms name one token for more than 99 % of rows and are left out")
+    return tuple(notes)
