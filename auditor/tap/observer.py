@@ -27,11 +27,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """One message as the tap saw it: when it arrived, and when it had been handed on."""
+    """One message as the tap saw it: when it came from its sender, and when it had been handed on to its receiver."""
 
     message: bytes
-    received_ns: int
     sent_ns: int
+    received_ns: int
 
 
 class Sink(Protocol):

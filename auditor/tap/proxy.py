@@ -184,11 +184,11 @@ async def _pump_responses(call: Any, context: Any, observer: CallObserver) -> En
 async def _pass_on(
     message: bytes, write: Callable[[bytes], Awaitable[None]], record: Callable[[Seen], Awaitable[None]]
 ) -> None:
-    received_ns = time.time_ns()
+    sent_ns = time.time_ns()
     try:
         await write(message)
     finally:
-        await record(Seen(message, received_ns, time.time_ns()))
+        await record(Seen(message, sent_ns, time.time_ns()))
 
 
 def _passed_on(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:

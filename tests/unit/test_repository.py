@@ -26,6 +26,7 @@ TEXT_SUFFIXES = {".md", ".py", ".pyi", ".proto", ".toml", ".yaml", ".yml", ".sh"
 SKIPPED = {".git", "build", "dist", "__pycache__", "node_modules"}
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+INDENTED = re.compile(r"^ {4,}((?:splitwire|tln|ucn|auditor|make) .*)$", re.MULTILINE)
 FENCE = re.compile(r"^ *```(?:sh|bash|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}")
@@ -59,11 +60,12 @@ def _run(*command: str | Path) -> None:
 
 
 def _commands(text: str) -> Iterator[str]:
-    """Command lines of the shell blocks of a document, continuation lines joined, comments dropped."""
-    for block in FENCE.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            command = re.sub(r"(^|\s)#.*$", "", line).removeprefix("$ ").strip()
-            yield from (part.strip().rstrip("& ") for part in re.split(r"&&|;|\|", command) if part.strip())
+    """Command lines of the shell blocks and indented blocks of a document, without comments; long lines joined."""
+    lines = [line for block in FENCE.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    lines += [re.split(r" {2,}", line)[0] for line in INDENTED.findall(FENCE.sub("", text))]
+    for line in lines:
+        command = re.sub(r"(^|\s)#.*$", "", line).removeprefix("$ ").strip()
+        yield from (part.strip().rstrip("& ") for part in re.split(r"&&|;|\|", command) if part.strip())
 
 
 def _documented() -> list[Any]:
@@ -81,6 +83,12 @@ def test_links_of_a_document_resolve(document: Path) -> None:
         assert linked.exists(), f"{target} does not exist"
         if anchor:
             assert anchor in _anchors(linked.read_text(encoding="utf-8")), f"{target}: no such heading"
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = {target.partition("#")[0] for target in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= linked
 
 
 def _anchors(text: str) -> set[str]:
