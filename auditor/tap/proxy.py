@@ -35,6 +35,7 @@ _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 _METHODS = frozenset({wire.OPEN_SESSION, wire.EXCHANGE, wire.CLOSE_SESSION, _HEALTH_CHECK, _HEALTH_WATCH})
 _NOT_SERVING = b"\x08\x02"  # HealthCheckResponse{status: NOT_SERVING}
+_CUT_SECONDS = 1.0
 _ERROR_KEY = "splitwire-error"
 _REMEDY_KEY = "splitwire-remedy"
 
@@ -74,12 +75,19 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def drain(self, seconds: float) -> None:
-        """Refuses new calls, lets the running ones end for so long, then ends them as UNAVAILABLE."""
+        """Refuses new calls, lets the running ones end for so long, then ends them as UNAVAILABLE.
+
+        A call that is stuck in writing to a peer that does not read may be left; ending the server ends it.
+        """
         self._draining = True
+        await self.wait_idle(seconds)
+        self.cut()
+        await self.wait_idle(_CUT_SECONDS)
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Waits until no call runs, at most so long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
-        self.cut()
-        await self._idle.wait()
 
     def cut(self) -> None:
         """Ends the running calls at once."""

@@ -38,7 +38,7 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", wire.KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", wire.KEEPALIVE_MIN_INTERVAL_MS),
 )
-_CLOSE_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
 
 _log = get_logger(__name__)
 
@@ -96,7 +96,8 @@ class Tap:
         """Drains, ends the calls, completes the bundle. RecordingError when the bundle could not be completed."""
         self.stopping.set()
         await self._proxy.drain(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
-        await self._server.stop(_CLOSE_SECONDS)
+        await self._server.stop(0)
+        await self._proxy.wait_idle(_CLOSE_SECONDS)
         await self._upstream.close()
         if self._stop_metrics is not None:
             await asyncio.to_thread(self._stop_metrics)

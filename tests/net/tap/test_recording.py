@@ -283,3 +283,17 @@ def test_while_it_drains_health_says_not_serving_and_new_sessions_are_refused(
     tap.cut()
     tap.wait()
     assert verify_bundle(tap.settings.out).problems == []
+
+
+def test_a_peer_that_does_not_read_cannot_hold_the_end_up(
+    upstream: Any, start_tap: Any, connect: Any, stream: Callable[..., Any]
+) -> None:
+    tap = start_tap(upstream)
+    exchange = stream(connect(tap.address))
+    exchange.ask(ATTACH)
+    exchange.send(control(Script.FLOOD))
+    time.sleep(1)
+    started = time.monotonic()
+    tap.stop()
+    assert time.monotonic() - started < 10
+    assert verify_bundle(tap.settings.out).problems == []
