@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+import torch
 
 import splitwire
-from splitwire.errors import PeerError
+from splitwire.errors import LimitError, PeerError
 from splitwire.frames import FrameLimits
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION, SERVICE
@@ -150,14 +151,22 @@ class StackServicer:
 
     def _open_stack(self, owner: str, request: stack_pb2.OpenSessionRequest) -> Stack:
         """Runs on the device's thread."""
-        stack = self._node.open_stack(request)
-        if request.resume_checkpoint:
-            try:
-                stack.load_state(*self._checkpoints.load(owner, request.resume_checkpoint))
-            except PeerError:
-                stack.close()
-                raise
+        try:
+            stack = self._node.open_stack(request)
+            if request.resume_checkpoint:
+                self._resume(stack, owner, request.resume_checkpoint)
+        except torch.OutOfMemoryError:
+            raise LimitError(
+                "the device has no memory left for the session", remedy="wait until other sessions have ended"
+            ) from None
         return stack
+
+    def _resume(self, stack: Stack, owner: str, label: str) -> None:
+        try:
+            stack.load_state(*self._checkpoints.load(owner, label))
+        except PeerError:
+            stack.close()
+            raise
 
     def _grant(self, session: Session, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
         is_gram = session.terms.is_gram

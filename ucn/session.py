@@ -96,7 +96,10 @@ class Session:
             self._is_closed = True
             self.caches.release_all()
             self.kept_rows.clear()
-            await self._executor.run(self.stack.close)
+            try:
+                await self._executor.run(self.stack.close)
+            except Exception as error:  # noqa: BLE001 - the session is gone either way, and its peer has no use for it
+                _log.error("session_close_failed", session=self.hash, error=type(error).__name__)
 
     def save_checkpoint(self, label: str) -> str:
         """Writes the trainable state under `label`; SHA-256 of the file. Runs on the device's thread."""

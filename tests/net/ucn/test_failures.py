@@ -83,6 +83,40 @@ def test_a_device_without_memory_is_a_limit(start_server: Any, connect: Any, kit
         client.stream(session_id).forward(2, kit.rows())
 
 
+def test_a_session_that_does_not_fit_the_device_is_a_limit(start_server: Any, connect: Any, kit: Any) -> None:
+    """A copy of the layers may be too large: the peer is told to wait, and no session is left behind."""
+
+    def prepare() -> Any:
+        raise torch.OutOfMemoryError(MARKER)
+
+    running = start_server(kit.node(prepare).build())
+    with pytest.raises(kit.refusal, match="no memory left for the session") as refusal:
+        connect(running).open(kit.request())
+    assert (refusal.value.code, refusal.value.error) == ("RESOURCE_EXHAUSTED", "LimitError")
+    assert len(running.server.table) == 0
+
+
+def test_a_stack_that_does_not_close_is_reported_and_forgotten(
+    start_server: Any, connect: Any, kit: Any, logs: list[Any]
+) -> None:
+    """The session's place is free whatever its stack does at its end."""
+
+    def refuse() -> None:
+        raise ValueError(MARKER)
+
+    def prepare() -> Any:
+        stack = kit.stack()
+        stack.close = refuse
+        return stack
+
+    running = start_server(kit.node(prepare).build())
+    client = connect(running)
+    client.close_session(client.open(kit.request()).session_id)
+    assert len(running.server.table) == 0
+    assert [entry["error"] for entry in logs if entry["event"] == "session_close_failed"] == ["ValueError"]
+    assert MARKER not in repr(logs)
+
+
 @pytest.mark.parametrize(("mode", "calls"), [(TRAIN, ["forward 1", "discard 1"]), (CACHED, ["forward 1"])])
 def test_rows_that_became_nan_are_not_sent(
     start_server: Any, connect: Any, kit: Any, mode: int, calls: list[str]
