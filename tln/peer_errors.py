@@ -28,6 +28,12 @@ REMEDY_KEY: Final = "splitwire-remedy"
 """Trailing metadata with the remedy, which also ends the status text."""
 
 _MAX_TEXT = 600
+_UNTRUSTED_SIGNS = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "Hostname Verification",
+    "not in peer certificate",
+    "WRONG_VERSION_NUMBER",
+)
 _NAMED: dict[str, type[PeerError]] = {
     kind.__name__: kind
     for kind in (FrameError, HandshakeError, StateError, ReplayError, LimitError, AuthError, UnavailableError)
@@ -55,9 +61,15 @@ def from_rpc(error: grpc.RpcError, what: str, *, address: str = "") -> PeerError
     code, text = error.code(), clean(error.details() or "")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         at = f" at {address}" if address else ""
+        if any(sign in text for sign in _UNTRUSTED_SIGNS):
+            return AuthError(
+                f"{what}: the TLS handshake with the untrusted node{at} failed: {text}",
+                remedy="check that both certificates are of the same CA, that the untrusted node's certificate names the "
+                "host of the address (or set connection.server_name), and that TLS is spoken there",
+            )
         return ConnectionLostError(
             f"{what}: no untrusted node answers{at}: {text}",
-            remedy="check that it runs, the address, and that both certificates are of the same CA",
+            remedy="check that it runs, the address, and that it allows this node's certificate",
         )
     kind = _NAMED.get(_metadata(error, ERROR_KEY)) or _BY_CODE.get(code, PeerError)
     remedy = clean(_metadata(error, REMEDY_KEY))

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from splitwire import wire
 from splitwire.bundles import WireRecord
 from splitwire.bundles.records import Direction
-from splitwire.errors import FrameError, SettingsError, StateError, UnavailableError
+from splitwire.errors import FrameError, PeerError, SettingsError, StateError, UnavailableError
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.peer_errors import ConnectionLostError, from_rpc
@@ -172,8 +172,8 @@ class GrpcTransport:
                 try:
                     raw = self._unary(wire.CLOSE_SESSION, request, "CloseSession", _CLOSE_TIMEOUT_SECONDS)
                     self._tell(CONTROL, "response", "CloseSessionResponse", raw, time.time_ns(), self._session_hash)
-                except UnavailableError:
-                    pass
+                except PeerError:
+                    pass  # it is gone, or has forgotten the session already
                 finally:
                     self._session_id = ""
             self._watchdog.stop()
