@@ -24,7 +24,7 @@ import transformers  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from benchmarks import decode, nodes, training, wire  # noqa: E402
+from benchmarks import decode, nodes, tap, training, wire  # noqa: E402
 from benchmarks.measure import Row  # noqa: E402
 from splitwire import __version__  # noqa: E402
 from splitwire.backbone import ModelSettings  # noqa: E402
@@ -64,6 +64,7 @@ def _rows(model: ModelSettings, *, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="splitwire-bench-") as name:
         folder = Path(name)
         yield from wire.rows(folder, mebibytes=32 if quick else 256, rounds=2 if quick else 5)
+        yield from tap.rows(folder / "tap", mebibytes=16 if quick else 128, rounds=2 if quick else 5)
         with nodes.running(folder, model) as started:
             yield from decode.rows(started, tokens=16 if quick else 96, rounds=1 if quick else 5)
             yield from training.rows(started, sequences=8, positions=64, rounds=2 if quick else 10)
