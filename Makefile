@@ -40,7 +40,7 @@ demo: $(MODEL_STAMP)  ## Show the whole story on this machine: split training, c
 	@$(BIN)/python -m deploy.demo
 
 test: $(STAMP)  ## Run lint, then every test; fails when either fails.
-	@$(MAKE) --no-print-directory model || echo "test: without the small model; its tests are skipped" >&2
+	@$(MAKE) --no-print-directory --silent model || echo "test: without the small model; its tests are skipped" >&2
 	@lint=0; $(MAKE) --no-print-directory lint || lint=1; \
 	$(BIN)/pytest $(TESTS) || exit $$?; \
 	exit $$lint

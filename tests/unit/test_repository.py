@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import typer.main
 
 import splitwire
+from splitwire.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -28,6 +30,7 @@ SKIPPED = {".git", "build", "dist", "__pycache__", "node_modules"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INDENTED = re.compile(r"^ {4,}((?:splitwire|tln|ucn|auditor|make) .*)$", re.MULTILINE)
 FENCE = re.compile(r"^ *```(?:sh|bash|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^ *```toml\n *# (\w+)\.toml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}")
 LEFT_OPEN = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
@@ -119,6 +122,23 @@ def _check_command(program: str, words: list[str], line: str) -> None:
     for word in words:
         if word.startswith("--"):
             assert word.partition("=")[0] in known | {"--help"}, f"{line}: no option {word}"
+
+
+def test_settings_files_in_the_readme_are_acceptable(tmp_path: Path) -> None:
+    roots = {"ucn": "ucn.settings:UcnSettings", "tln": "tln.settings:TlnSettings"}
+    blocks = TOML.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    for program, block in blocks:
+        file = tmp_path / f"{program}.toml"
+        file.write_text(textwrap.dedent(block), encoding="utf-8")
+        module, _, name = roots[program].partition(":")
+        settings = load_settings(
+            getattr(importlib.import_module(module), name), program=program, file=file, environment={}
+        )
+        if program == "tln":
+            importlib.import_module(module).check_training(settings)
+        else:
+            importlib.import_module(module).check(settings)
+    assert {program for program, _ in blocks} == set(roots)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
