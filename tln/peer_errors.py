@@ -64,8 +64,8 @@ def from_rpc(error: grpc.RpcError, what: str, *, address: str = "") -> PeerError
         if any(sign in text for sign in _UNTRUSTED_SIGNS):
             return AuthError(
                 f"{what}: the TLS handshake with the untrusted node{at} failed: {text}",
-                remedy="check that both certificates are of the same CA, that the untrusted node's certificate names the "
-                "host of the address (or set connection.server_name), and that TLS is spoken there",
+                remedy="check that both certificates are of the same CA, that the untrusted node's names "
+                "the host of the address (or set connection.server_name), and that TLS is spoken there",
             )
         return ConnectionLostError(
             f"{what}: no untrusted node answers{at}: {text}",

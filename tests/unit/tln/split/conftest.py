@@ -40,7 +40,7 @@ _SIDES = {0: "", stack_pb2.PADDING_SIDE_LEFT: "left", stack_pb2.PADDING_SIDE_RIG
 
 
 class LoopbackTransport:
-    """Answers an exchange by calling a stack. `mangle` may change an answer before it is read; `log` names what came."""
+    """Answers an exchange by calling a stack. `mangle` may change an answer; `log` names what came."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self.observers: list[Callable[[WireRecord], object]] = []

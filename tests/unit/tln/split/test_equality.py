@@ -1,4 +1,4 @@
-"""With defences off the split model computes what the unsplit one computes: logits, losses, gradients, generated tokens."""
+"""With defences off the split model computes what the unsplit one does: logits, losses, gradients, tokens."""
 
 from __future__ import annotations
 
