@@ -16,12 +16,13 @@ def command(config: Config = None, pairs: Set = None, print_settings: PrintSetti
     if print_settings:
         typer.echo(render(settings))
         return
-    from splitwire.logging import configure, get_logger  # what follows brings torch in
-    from ucn.node import load_node
-    from ucn.server import serve
+    from splitwire.logging import configure, get_logger
     from ucn.settings import check
 
     configure("ucn")
     check(settings)
+    from ucn.node import load_node  # brings torch in: a mistake in the settings should not wait for it
+    from ucn.server import serve
+
     get_logger("ucn").info("settings", settings_hash=settings_hash(settings))
     asyncio.run(serve(settings, load_node(settings)))
