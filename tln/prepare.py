@@ -36,7 +36,7 @@ from tln.losses import token_losses
 from tln.progress import Progress
 from tln.train_settings import PrepareSettings
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _FACTS_FILE = "prepared.json"
 _TENSORS_FILE = "prepared.safetensors"
@@ -174,7 +174,8 @@ def _compute(
     if texts.public is not None:
         public = _run(parts, texts.public, settings.batch_blocks, progress, "public text")
         tensors["public_targets"] = public["targets"]
-        facts["public_row_norm_median"] = torch.linalg.vector_norm(public["hidden"].float(), dim=-1).median().item()
+        norms = torch.linalg.vector_norm(public["hidden"].float(), dim=-1)
+        facts["public_row_norm_median"], facts["public_row_norm_max"] = norms.median().item(), norms.max().item()
     make_private_folder(folder)
     replace_private_file(folder / _TENSORS_FILE, safetensors.torch.save(tensors))
     replace_private_file(folder / _FACTS_FILE, json.dumps(facts, indent=2, allow_nan=False).encode("ascii"))

@@ -27,5 +27,8 @@ def command(config: Config = None, pairs: Set = None, print_settings: PrintSetti
         f"{facts['num_tokens_left_out']} tokens left out, unsplit cross-entropy {facts['baseline_nats']:.4f} nats"
     )
     if "public_row_norm_median" in facts:
-        typer.echo(f"public text: median norm of a row at the cut {facts['public_row_norm_median']:.3f}")
+        typer.echo(
+            f"public text: norm of a row at the cut, median {facts['public_row_norm_median']:.1f}, "
+            f"largest {facts['public_row_norm_max']:.1f}"
+        )
     typer.echo(f"fingerprint of the delegated layers: {facts['fingerprint']}")

@@ -25,7 +25,8 @@ from tln.mechanisms.base import Description, Mechanism, MechanismInputs, Mechani
 class ClipNoiseSettings:
     """Largest L2 norm of a row, and the noise's standard deviation a coordinate as a multiple of it.
 
-    Hidden rows of a real model may have norms of several hundred: `tln prepare` prints their median on public text.
+    Hidden rows of a real model have norms of a hundred and more, and the first row of a sequence often a hundred times
+    that; clipping such a row breaks the layers that rely on it. `tln prepare` prints both for public text.
     """
 
     clip_norm: float = 1.0
