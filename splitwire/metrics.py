@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from splitwire.errors import SettingsError
-from splitwire.tls import split_address
+from splitwire.tls import TlsFiles, split_address
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,19 @@ def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
     return Histogram(metric.name, metric.text, metric.labels, registry=registry)
 
 
-def serve(address: str, registry: CollectorRegistry) -> Callable[[], None]:
-    """Shows the registry over HTTP at host:port, in a thread; returns what stops it. SettingsError when it cannot."""
+def serve(address: str, registry: CollectorRegistry, tls: TlsFiles | None = None) -> Callable[[], None]:
+    """Shows the registry over HTTP at host:port, in a thread; returns what stops it. SettingsError when it cannot.
+
+    With `tls` it speaks HTTPS and asks for a client certificate of the same authority.
+    """
     host, port = split_address(address)
+    secure: dict[str, Any] = {}
+    if tls is not None:
+        secure = {"certfile": str(tls.certificate), "keyfile": str(tls.key), "client_cafile": str(tls.ca)}
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        server, thread = start_http_server(
+            port, addr=host, registry=registry, client_auth_required=tls is not None, **secure
+        )
     except OSError as error:
         raise SettingsError(
             f"metrics address {address} cannot be used: {error.strerror}",

@@ -72,8 +72,8 @@ Request = TensorRequest | ControlRequest
 
 
 def hop_name(hop: int) -> str:
-    """A hop as metrics call it, such as "forward"."""
-    return channels_pb2.Hop.Name(hop).removeprefix("HOP_").lower()
+    """A hop as metrics call it, such as FORWARD."""
+    return channels_pb2.Hop.Name(hop).removeprefix("HOP_")
 
 
 def parse(kind: type[M], raw: bytes) -> M:
@@ -118,7 +118,7 @@ class Intake:
         if raw is grpc.aio.EOF:
             raise StateError("the stream ended before Attach", remedy="send Attach first")
         message = parse(stack_pb2.ExchangeRequest, raw)
-        self._count("control", len(raw))
+        self._count("CONTROL", len(raw))
         if message.WhichOneof("payload") != "attach":
             raise StateError("the first message of the stream is not Attach", remedy="send Attach first")
         return message.attach
@@ -154,7 +154,7 @@ class Intake:
         if kind == "frame":
             return await self._take_frame(raw, message.frame)
         if kind == "control" and not self._assembler.pending:
-            self._count("control", len(raw))
+            self._count("CONTROL", len(raw))
             return self._control(raw, message.control)
         where = "inside a frame" if self._assembler.pending else "here"
         raise StateError(f"a message with payload {kind} is not due {where}", remedy="send whole frames and controls")
@@ -164,7 +164,7 @@ class Intake:
             _check_hop(frame.header)
             self._digest = hashlib.sha256()
             self._hop = hop_name(frame.header.hop)
-        self._count(self._hop or "unspecified", len(raw))
+        self._count(self._hop or "UNSPECIFIED", len(raw))
         large = frame.header.total_bytes > _INLINE_BYTES or frame.chunk_index > 0
         done = await asyncio.to_thread(self._feed, raw, frame) if large else self._feed(raw, frame)
         return None if done is None else TensorRequest(done, self._digest.hexdigest())

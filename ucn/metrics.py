@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 
-from splitwire.errors import SettingsError
 from splitwire.metrics import (
     RPC_HANDLED,
     STEP_SECONDS,
@@ -20,9 +19,9 @@ from splitwire.metrics import (
     gauge,
     histogram,
 )
-from splitwire.tls import TlsFiles, split_address
 from splitwire.wire import CLOSE_SESSION, EXCHANGE, OPEN_SESSION, SERVICE
 
+Direction = Literal["request", "response"]
 _METHODS = (OPEN_SESSION, EXCHANGE, CLOSE_SESSION)
 
 
@@ -43,7 +42,7 @@ class UcnMetrics:
         self._sessions.set_function(sessions)
         self._queue.set_function(queue)
 
-    def count_bytes(self, hop: str, direction: str, num_bytes: int) -> None:
+    def count_bytes(self, hop: str, direction: Direction, num_bytes: int) -> None:
         """Adds one message."""
         self._wire_bytes.labels(hop, direction).inc(num_bytes)
 
@@ -60,24 +59,3 @@ class UcnMetrics:
             yield
         finally:
             self._step_seconds.labels(phase).observe(time.monotonic() - started)
-
-
-def serve_metrics(metrics: UcnMetrics, listen: str, tls: TlsFiles | None) -> tuple[int, Callable[[], None]]:
-    """Starts the listener: the port it got, and how to stop it. With `tls` a client certificate is required."""
-    host, port = split_address(listen)
-    secure: dict[str, Any] = {}
-    if tls is not None:
-        secure = {"certfile": str(tls.certificate), "keyfile": str(tls.key), "client_cafile": str(tls.ca)}
-    try:
-        server, thread = start_http_server(port, host, metrics.registry, client_auth_required=tls is not None, **secure)
-    except OSError as error:
-        raise SettingsError(
-            f"metrics.listen {listen} cannot be bound: {error.strerror}", remedy="choose a free address"
-        ) from None
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return server.server_port, stop

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 import splitwire
 from splitwire.errors import SettingsError
 from splitwire.logging import get_logger
+from splitwire.metrics import serve as serve_metrics
 from splitwire.tls import server_credentials
 from splitwire.wire import (
     KEEPALIVE_MIN_INTERVAL_MS,
@@ -30,7 +31,7 @@ from splitwire.wire import (
     SERVICE,
 )
 from ucn.interceptors import interceptors
-from ucn.metrics import UcnMetrics, serve_metrics
+from ucn.metrics import UcnMetrics
 from ucn.node import Node
 from ucn.service import StackServicer
 from ucn.sessions import SessionTable
@@ -57,7 +58,6 @@ class UcnServer:
         self._server: grpc.aio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
         self.address = ""
-        self.metrics_port = 0
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -79,13 +79,13 @@ class UcnServer:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = self._bind(server)
         if settings.metrics.listen:
-            self.metrics_port, self._stop_metrics = serve_metrics(self._metrics, settings.metrics.listen, settings.tls)
+            self._stop_metrics = serve_metrics(settings.metrics.listen, self.registry, settings.tls)
         await server.start()
         self._server = server
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self.address = f"{settings.listen.rpartition(':')[0]}:{port}"
-        _log.info("serving", address=self.address, metrics_port=self.metrics_port, version=splitwire.__version__)
+        _log.info("serving", address=self.address, metrics=settings.metrics.listen, version=splitwire.__version__)
 
     async def drain(self) -> None:
         """Stops as the module says; returns when everything is freed."""

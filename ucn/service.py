@@ -23,7 +23,7 @@ from ucn.caches import CacheBudget, SessionCaches
 from ucn.checkpoints import CheckpointStore
 from ucn.handshake import check_request
 from ucn.intake import Intake, Request, parse
-from ucn.metrics import UcnMetrics
+from ucn.metrics import Direction, UcnMetrics
 from ucn.node import Node
 from ucn.replies import ReplyCache
 from ucn.session import Session
@@ -34,7 +34,7 @@ from ucn.steps import Terms
 from ucn.streams import StreamHandle
 
 _MAX_WIDTH = 1 << 16
-_ANSWERING_HOPS = {"forward": "return", "backward": "input_gradient", "control": "control"}
+_ANSWERING_HOPS = {"FORWARD": "RETURN", "BACKWARD": "INPUT_GRADIENT", "CONTROL": "CONTROL"}
 
 
 class StackServicer:
@@ -64,7 +64,7 @@ class StackServicer:
     async def open_session(self, raw: bytes, _context: Any) -> bytes:
         """Negotiates and builds a session."""
         request = parse(stack_pb2.OpenSessionRequest, raw)
-        self._count("control", "in", len(raw))
+        self._count("CONTROL", "request", len(raw))
         check_request(
             request,
             stacks=self._settings.stacks,
@@ -78,13 +78,13 @@ class StackServicer:
         )
         calls.current().session = session.hash
         answer = self._grant(session, request).SerializeToString()
-        self._count("control", "out", len(answer))
+        self._count("CONTROL", "response", len(answer))
         return answer
 
     async def close_session(self, raw: bytes, _context: Any) -> bytes:
         """Frees a session."""
         request = parse(stack_pb2.CloseSessionRequest, raw)
-        self._count("control", "in", len(raw))
+        self._count("CONTROL", "request", len(raw))
         session = self._table.find(request.session_id, calls.current().peer)
         calls.current().session = session.hash
         await self._table.close(session, "closed")
@@ -104,14 +104,14 @@ class StackServicer:
             self._limits,
             attach_timeout_seconds=self._settings.attach_timeout_seconds,
             frame_timeout_seconds=self._settings.frame_timeout_seconds,
-            count=lambda hop, num_bytes: self._count(hop, "in", num_bytes),
+            count=lambda hop, num_bytes: self._count(hop, "request", num_bytes),
         )
         attach = await intake.attach()
         session = self._table.attach(attach.session_id, calls.current().peer, stream)
         calls.current().session = session.hash
         try:
             attached = stack_pb2.Attached(last_step=await session.settle())
-            await self._send(context, "control", [stack_pb2.ExchangeResponse(attached=attached).SerializeToString()])
+            await self._send(context, "CONTROL", [stack_pb2.ExchangeResponse(attached=attached).SerializeToString()])
             while (request := await intake.next()) is not None:
                 await self._answer(session, request, stream, context)
         finally:
@@ -131,7 +131,7 @@ class StackServicer:
     async def _send(self, context: Any, hop: str, messages: Sequence[bytes]) -> None:
         for message in messages:
             await context.write(message)
-            self._count(hop, "out", len(message))
+            self._count(hop, "response", len(message))
 
     async def _build(self, session_id: str, request: stack_pb2.OpenSessionRequest) -> Session:
         owner = calls.current().peer
@@ -181,9 +181,9 @@ class StackServicer:
             software_version=splitwire.__version__,
         )
 
-    def _count(self, hop: str, direction: str, num_bytes: int) -> None:
+    def _count(self, hop: str, direction: Direction, num_bytes: int) -> None:
         facts = calls.current()
-        if direction == "in":
+        if direction == "request":
             facts.num_bytes_in += num_bytes
         else:
             facts.num_bytes_out += num_bytes

@@ -251,7 +251,7 @@ def test_a_peer_that_sends_ahead_is_not_read_ahead(start_server: Any, connect: A
         stream.send(*kit.frame(FORWARD, step, rows))
     assert started.wait(kit.wait_seconds)
     time.sleep(0.3)
-    labels = {"hop": "forward", "direction": "in"}
+    labels = {"hop": "FORWARD", "direction": "request"}
     read = running.server.registry.get_sample_value("splitwire_wire_bytes_total", labels)
     assert rows.nbytes <= read < 2 * rows.nbytes
     may_end.set()

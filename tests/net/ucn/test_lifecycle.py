@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +27,11 @@ from splitwire.wire import SERVICE
 from ucn.settings import MetricsSettings
 
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _health(client: Any, service: str = SERVICE) -> int:
@@ -121,18 +127,16 @@ def test_an_address_in_use_is_the_operators_mistake(start_server: Any, kit: Any)
 
 def test_metrics_count_without_naming_anyone(start_server: Any, connect: Any, kit: Any) -> None:
     """Bytes by hop, calls by code, sessions; no session, peer or step is a label."""
-    running = start_server(
-        kit.node().build(), tls=None, insecure_loopback=True, metrics=MetricsSettings(listen="127.0.0.1:0")
-    )
+    listen = f"127.0.0.1:{_free_port()}"
+    running = start_server(kit.node().build(), tls=None, insecure_loopback=True, metrics=MetricsSettings(listen=listen))
     client = connect(running, files=None)
     session_id = client.open(kit.request()).session_id
     client.stream(session_id).forward(1, kit.rows())
-    url = f"http://127.0.0.1:{running.server.metrics_port}/metrics"
-    text = urllib.request.urlopen(url, timeout=kit.wait_seconds).read().decode()
+    text = urllib.request.urlopen(f"http://{listen}/metrics", timeout=kit.wait_seconds).read().decode()
     assert "ucn_sessions_active 1.0" in text
     assert "ucn_queue_depth 0.0" in text
-    assert 'splitwire_wire_bytes_total{direction="in",hop="forward"}' in text
-    assert 'splitwire_wire_bytes_total{direction="out",hop="return"}' in text
+    assert 'splitwire_wire_bytes_total{direction="request",hop="FORWARD"}' in text
+    assert 'splitwire_wire_bytes_total{direction="response",hop="RETURN"}' in text
     assert 'splitwire_step_seconds_count{phase="forward"} 1.0' in text
     assert 'grpc_code="OK",grpc_method="OpenSession"' in text
     for private in (session_id, session_id[:8], "loopback"):
@@ -141,8 +145,9 @@ def test_metrics_count_without_naming_anyone(start_server: Any, connect: Any, ki
 
 def test_metrics_need_a_client_certificate_under_tls(start_server: Any, kit: Any, pki: dict[str, TlsFiles]) -> None:
     """Whoever pulls metrics of a node with TLS shows a certificate of the authority."""
-    running = start_server(kit.node().build(), metrics=MetricsSettings(listen="127.0.0.1:0"))
-    url = f"https://localhost:{running.server.metrics_port}/metrics"
+    port = _free_port()
+    start_server(kit.node().build(), metrics=MetricsSettings(listen=f"127.0.0.1:{port}"))
+    url = f"https://localhost:{port}/metrics"
     nameless = ssl.create_default_context(cafile=str(pki["tln"].ca))
     with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
         urllib.request.urlopen(url, context=nameless, timeout=kit.wait_seconds).read()
