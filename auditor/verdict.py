@@ -38,33 +38,36 @@ def judge(
     upper: float | None,
     breaks: bool = False,
     blockers: Iterable[str] = (),
-    invalid: Iterable[str] = (),
+    chance: float = 0.0,
+    twin: tuple[float | None, float | None] = (None, None),
 ) -> tuple[State, tuple[str, ...]]:
     """State and reasons of one check.
 
-    `breaks`: another criterion of the same ceiling is broken with power. `blockers` keep a check from passing;
-    `invalid` says that the reading itself cannot be trusted, so that it cannot fail either.
+    `breaks`: another criterion of the same ceiling is broken with power. `blockers` keep a check from passing. `twin`
+    are the bounds of the shuffled twin: one that reads more than `chance` keeps a check from passing, and from failing
+    too unless the reading is above all that the twin may read (a strong leak gives a shuffled twin some luck).
     """
-    broken = tuple(invalid)
-    if broken:
-        return "inconclusive", broken
-    if breaks or (lower is not None and lower > ceiling):
+    twin_lower, twin_upper = twin
+    biased = twin_lower is not None and twin_lower > chance
+    complaint = ["the shuffled twin reads an effect: the instrument may be biased"] if biased else []
+    is_clear = not biased or (lower is not None and twin_upper is not None and lower > twin_upper)
+    if is_clear and (breaks or (lower is not None and lower > ceiling)):
         return "fail", ()
-    reasons = list(blockers)
+    reasons = [*complaint, *blockers]
     if upper is None:
         reasons.append("no upper bound: too few documents or no variation")
     elif upper > ceiling:
-        reasons.append(f"the upper bound {upper:.4g} is above the ceiling {ceiling:g}, the lower one is not")
+        reasons.append(f"the upper bound {upper:.4g} is above the ceiling {ceiling:g}")
     return ("inconclusive", tuple(reasons)) if reasons else ("pass", ())
 
 
-def power_blockers(
-    *, num_documents: int, min_documents: int, minimum_detectable: float | None, limit: float
-) -> list[str]:
+def power_blockers(plan: Plan, *, num_documents: int, minimum_detectable: float | None, limit: float) -> list[str]:
     """Why a silent reading would say nothing."""
     reasons = []
-    if num_documents < min_documents:
-        reasons.append(f"{num_documents} test documents, at least {min_documents} are needed")
+    if plan.underpowered:
+        reasons.append(f"the plan {plan.name!r} is marked under-powered")
+    if num_documents < plan.statistics.min_documents:
+        reasons.append(f"{num_documents} test documents, at least {plan.statistics.min_documents} are needed")
     if minimum_detectable is None or minimum_detectable > limit:
         found = "unknown" if minimum_detectable is None else f"{minimum_detectable:.3g}"
         reasons.append(f"under-powered: the minimum detectable effect is {found}, at most {limit:.3g} is allowed")

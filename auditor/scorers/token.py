@@ -75,8 +75,8 @@ def _gate_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
     upper = None if bounds is None else bounds.max_upper
     detectable = _detectable(score.effect, plan)
     blockers = power_blockers(
+        plan,
         num_documents=score.num_documents,
-        min_documents=plan.statistics.min_documents,
         minimum_detectable=detectable,
         limit=ceiling,
     )
@@ -93,7 +93,7 @@ def _gate_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
         upper=upper,
         breaks=published.breaks_gate and has_power,
         blockers=[*blockers, *control_blockers([control])],
-        invalid=_twin_complaint(twin),
+        twin=_twin_bounds(twin),
     )
     words = ["detected" if lower is not None and lower > 0 else "at floor"]
     words += ["breaks the gate"] if published.breaks_gate else []
@@ -115,8 +115,8 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
     if detectable is None and score.rare is not None:
         detectable = score.rare_upper_pp
     blockers = power_blockers(
+        plan,
         num_documents=score.num_documents,
-        min_documents=plan.statistics.min_documents,
         minimum_detectable=detectable,
         limit=ceiling,
     )
@@ -125,7 +125,7 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
         lower=lower,
         upper=upper,
         blockers=[*blockers, *control_blockers([control])],
-        invalid=_twin_complaint(twin),
+        twin=_twin_bounds(twin),
     )
     value = None if bounds is None else float(bounds.estimate.max())
     words = ("detected",) if lower is not None and lower > 0 else ("at floor",)
@@ -142,9 +142,9 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
     return minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
 
 
-def _twin_complaint(twin: TokenScore) -> list[str]:
-    lower = None if twin.effect is None else twin.effect.bounds.max_lower
-    return ["the shuffled twin reads an effect, so the instrument is biased"] if lower is not None and lower > 0 else []
+def _twin_bounds(twin: TokenScore) -> tuple[float | None, float | None]:
+    bounds = None if twin.effect is None else twin.effect.bounds
+    return (None, None) if bounds is None else (bounds.max_lower, bounds.max_upper)
 
 
 def _fit_all(

@@ -1,0 +1,155 @@
+"""Plots as inline SVG text: no script, no outside reference, colours from the page's own variables.
+
+Only numbers and names of the program go in; the page marks what these functions return as safe, so every text passes
+through `escape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+_WIDTH = 640
+_LEFT, _RIGHT = 250, 24
+_ROW = 30
+_PLOT_HEIGHT = 180
+_STATE_CLASS = {"pass": "pass", "fail": "fail", "inconclusive": "open"}
+
+
+def forest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a check: value, interval and ceiling on one scale. Rows: label, value, lower, upper, ceiling, state."""
+    if not rows:
+        return ""
+    values = [v for row in rows for v in (row["value"], row["lower"], row["upper"], row["ceiling"]) if v is not None]
+    low, high = _padded(min(values), max(values))
+    height = _ROW * len(rows) + 34
+    parts = [_axis(low, high, height - 26)]
+    for number, row in enumerate(rows):
+        parts.append(_forest_row(row, 18 + _ROW * number, low, high))
+    return _svg(_WIDTH, height, "checks against their ceilings", parts)
+
+
+def histogram(data: Mapping[str, Any]) -> str:
+    """Two overlaid histograms of log10 norm, real units and decoys, each scaled to its own total."""
+    if not data:
+        return ""
+    edges, real, decoy = data["log10_edges"], data["real"], data["decoy"]
+    shares = [_shares(real), _shares(decoy)]
+    top = max(max(shares[0], default=0), max(shares[1], default=0)) or 1
+    left, width, base = 44, _WIDTH - 60, _PLOT_HEIGHT
+    step = width / max(1, len(real))
+    parts = []
+    for name, heights in zip(("real", "decoy"), shares, strict=True):
+        bars = "".join(
+            f'<rect x="{left + i * step:.1f}" y="{base - 150 * h / top:.1f}" width="{max(step - 1, 1):.1f}" '
+            f'height="{150 * h / top:.1f}"/>'
+            for i, h in enumerate(heights)
+        )
+        parts.append(f'<g class="{name}">{bars}</g>')
+    parts += [
+        f'<line class="axis" x1="{left}" y1="{base}" x2="{left + width}" y2="{base}"/>',
+        _text(left, base + 18, f"{10 ** edges[0]:.2g}", "start"),
+        _text(left + width, base + 18, f"{10 ** edges[-1]:.2g}", "end"),
+        _text(left + width / 2, base + 18, "norm (log scale)", "middle"),
+        *_legend((("real", "real"), ("decoy", "decoys"))),
+    ]
+    return _svg(_WIDTH, base + 28, "norms of real units and decoys", parts)
+
+
+def roc(points: Sequence[Sequence[float]]) -> str:
+    """The ROC curve over the diagonal."""
+    if not points:
+        return ""
+    size, left, top = 220, 44, 10
+    path = " ".join(f"{left + size * x:.1f},{top + size * (1 - y):.1f}" for x, y in points)
+    parts = [
+        f'<rect class="frame" x="{left}" y="{top}" width="{size}" height="{size}"/>',
+        f'<line class="ceiling" x1="{left}" y1="{top + size}" x2="{left + size}" y2="{top}"/>',
+        f'<polyline class="curve" points="{path}"/>',
+        _text(left + size / 2, top + size + 18, "false positive ratio", "middle"),
+        _upright(left - 12, top + size / 2, "true positive ratio"),
+    ]
+    return _svg(left + size + 16, top + size + 28, "ROC curve of real units against decoys", parts)
+
+
+def arms(data: Mapping[str, Any]) -> str:
+    """Accuracy of every arm beside the constant guesser."""
+    entries = data["arms"]
+    base = data["baseline_correct"] / data["total_rows"]
+    high = max([base, *(arm["accuracy_ratio"] for arm in entries)]) * 1.15 or 1.0
+    height = 22 * len(entries) + 40
+    span = _WIDTH - _LEFT - _RIGHT
+    parts = []
+    for number, arm in enumerate(entries):
+        y, kind = 10 + 22 * number, "idle" if arm["degenerate"] else "bar"
+        length = span * arm["accuracy_ratio"] / high
+        parts += [
+            _text(_LEFT - 8, y + 12, arm["name"], "end"),
+            f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{length:.1f}" height="15"/>',
+            _text(_LEFT + length + 5, y + 12, f"{100 * arm['accuracy_ratio']:.2f} %", "start"),
+        ]
+    x = _LEFT + span * base / high
+    parts += [
+        f'<line class="ceiling" x1="{x:.1f}" y1="4" x2="{x:.1f}" y2="{height - 26}"/>',
+        _text(x, height - 10, f"constant guesser {100 * base:.2f} %", "middle"),
+    ]
+    return _svg(_WIDTH, height, "accuracy of every arm", parts)
+
+
+def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:
+    def x(value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - low) / (high - low)
+
+    kind = _STATE_CLASS.get(row["state"], "open")
+    parts = [_text(_LEFT - 10, y + 4, row["label"], "end")]
+    ceiling = x(row["ceiling"])
+    parts.append(f'<line class="ceiling" x1="{ceiling:.1f}" y1="{y - 11}" x2="{ceiling:.1f}" y2="{y + 11}"/>')
+    if row["lower"] is not None and row["upper"] is not None:
+        parts.append(f'<line class="{kind}" x1="{x(row["lower"]):.1f}" y1="{y}" x2="{x(row["upper"]):.1f}" y2="{y}"/>')
+    if row["value"] is not None:
+        parts.append(f'<circle class="{kind}" cx="{x(row["value"]):.1f}" cy="{y}" r="5"/>')
+    return "".join(parts)
+
+
+def _axis(low: float, high: float, y: int) -> str:
+    span = _WIDTH - _LEFT - _RIGHT
+    ticks = [low + (high - low) * i / 4 for i in range(5)]
+    marks = "".join(_text(_LEFT + span * i / 4, y + 18, f"{tick:.3g}", "middle") for i, tick in enumerate(ticks))
+    return f'<line class="axis" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>{marks}'
+
+
+def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
+    parts = []
+    for number, (kind, name) in enumerate(entries):
+        x = _WIDTH - 190 + 90 * number
+        parts.append(
+            f'<g class="{kind}"><rect x="{x}" y="6" width="12" height="12"/></g>{_text(x + 17, 16, name, "start")}'
+        )
+    return parts
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts) or 1
+    return [count / total for count in counts]
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(str(text))}</text>'
+
+
+def _upright(x: float, y: float, text: str) -> str:
+    turned = f"translate({x:.1f},{y:.1f}) rotate(-90)"
+    return f'<text transform="{turned}" text-anchor="middle">{escape(text)}</text>'
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" width="{width:.0f}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,42 @@
+"""The summary of an audit on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from auditor.report.numbers import show, show_interval
+
+_STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+_MAX_REASONS = 12
+
+
+def print_summary(report: Mapping[str, Any], console: Console) -> None:
+    """Checks as a table, then the verdict with its first reasons."""
+    table = Table(title=None, pad_edge=False)
+    for name in ("attack", "family", "metric", "value", "bounds", "ceiling", "state"):
+        table.add_column(name, overflow="fold")
+    for result in report["results"]:
+        for check in result["checks"]:
+            table.add_row(
+                result["attack"],
+                result["family"],
+                check["metric"],
+                show(check["value"], check["unit"]),
+                show_interval(check),
+                show(check["ceiling"], check["unit"]),
+                Text(check["state"], style=_STYLES[check["state"]]),
+            )
+    console.print(table)
+    verdict = report["verdict"]
+    console.print(Text.assemble("verdict: ", (verdict["state"].upper(), _STYLES[verdict["state"]])))
+    console.print(Text(f"scope: {report['scope']}"))
+    for reason in verdict["reasons"][:_MAX_REASONS]:
+        console.print(Text(f"  - {reason}"))
+    left = len(verdict["reasons"]) - _MAX_REASONS
+    if left > 0:
+        console.print(Text(f"  - and {left} more, in the report"))

@@ -1,0 +1,194 @@
+"""Audits of synthetic bundles, from the files on disk to the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auditor.audit import run_audit
+from auditor.plan import Ceilings, Plan, ProbeSettings, SplitSettings, StatisticsSettings
+from splitwire.errors import BundleError, SealError
+from splitwire.sealing import write_audit_keys
+
+SCOPE = ("forward_only", "gradient_only", "joint_forward_gradient")
+SMALL = Plan(
+    name="test",
+    scope=SCOPE,
+    statistics=StatisticsSettings(repetitions=300),
+    split=SplitSettings(train_ratio=0.4),
+    probe=ProbeSettings(
+        probes=("coordinate_plus_invariants",), restarts=1, epochs=8, batch_rows=128, control_coverage_ratio=0.8
+    ),
+)
+NO_PROBES = Plan(
+    name="no-probes",
+    scope=("forward_only", "gradient_only"),
+    attacks=("gradient_support", "row_norm"),
+    statistics=StatisticsSettings(repetitions=300),
+)
+
+
+def check(report: dict[str, Any], attack: str, family: str, metric: str = "") -> dict[str, Any]:
+    result = next(r for r in report["results"] if (r["attack"], r["family"]) == (attack, family))
+    found: dict[str, Any] = next(c for c in result["checks"] if metric in c["metric"])
+    return found
+
+
+def test_an_open_gradient_fails_with_exact_support_on_every_frame(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="open")
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES, trust=run.trust)
+    assert report["verdict"]["state"] == "fail"
+    assert report["verdict"]["exit_code"] == 1
+    support = next(r for r in report["results"] if r["attack"] == "gradient_support")
+    assert support["details"]["exact_frames"] == support["details"]["frames"] == 120
+    assert support["details"]["row_agreement_ratio"] == 1.0
+    assert check(report, "row_norm", "gradient_only")["value"] == 1.0
+    assert check(report, "row_norm", "forward_only")["state"] != "fail"
+    assert report["bundles"][0]["signer"] == "tln-recorder"
+
+
+def test_clip_and_noise_ends_exact_support_and_the_norm_still_tells(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="clip_noise", frames=600, width=64)
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+    support = next(r for r in report["results"] if r["attack"] == "gradient_support")
+    assert support["details"]["exact_frames"] == 0
+    assert support["details"]["row_agreement_ratio"] == pytest.approx(6 / 16)
+    auc = check(report, "row_norm", "gradient_only")
+    assert auc["lower"] > 0.5
+    assert auc["value"] == pytest.approx(0.576, abs=0.04)
+    forward = check(report, "row_norm", "forward_only")
+    assert forward["value"] == pytest.approx(0.5, abs=0.045)  # 3.5 standard errors
+    assert forward["state"] != "fail"
+
+
+def test_a_partition_that_is_hidden_passes_within_its_scope(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=900)
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+    assert report["verdict"] == {
+        "state": "pass",
+        "reasons": [],
+        "exit_code": 0,
+        "scope": "forward_only, gradient_only",
+    }
+    assert all(control["found"] for result in report["results"] for control in result["controls"])
+
+
+def test_a_token_leak_in_the_forward_rows_fails_and_its_twin_is_silent(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=400, leak=1.5)
+    report = run_audit([run.bundle], key=run.key, plan=SMALL)
+    gate = check(report, "latent_probe", "forward_only", "gate")
+    assert gate["state"] == "fail"
+    assert gate["lower"] > 1.0
+    assert {"detected", "breaks the gate"} <= set(gate["words"])
+    forward = next(r for r in report["results"] if (r["attack"], r["family"]) == ("latent_probe", "forward_only"))
+    assert forward["twin"]["effect_pp"] is None or forward["twin"]["effect_pp"] < 5.0
+    assert forward["details"]["token_cross_entropy"]["arm_less_twin_nats"] < -0.1
+    assert check(report, "latent_probe", "gradient_only", "gate")["state"] != "fail"
+    assert check(report, "latent_probe", "joint_forward_gradient", "gate")["state"] == "fail"
+
+
+def test_rows_that_say_nothing_do_not_fail_the_token_gate(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=400)
+    report = run_audit([run.bundle], key=run.key, plan=SMALL)
+    for family in SCOPE:
+        assert check(report, "latent_probe", family, "gate")["state"] != "fail"
+        result = next(r for r in report["results"] if (r["attack"], r["family"]) == ("latent_probe", family))
+        assert result["controls"][0]["found"]
+
+
+def test_results_are_the_same_twice(make_run: Callable[..., Any]) -> None:
+    run = make_run(frames=60, gradient="open")
+    first, second = (run_audit([run.bundle], key=run.key, plan=SMALL) for _ in range(2))
+    for report in (first, second):
+        for timed in (report, *report["results"]):
+            timed.pop("seconds")
+        report.pop("created")
+    assert first == second
+
+
+def test_sequences_are_the_units_of_a_transformer_batch_and_padding_is_dropped(make_run: Callable[..., Any]) -> None:
+    run = make_run(transformer=True, gradient="open", padding=True)
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+    support = next(r for r in report["results"] if r["attack"] == "gradient_support")
+    assert (support["num_frames"], support["num_rows"]) == (120, 480)
+    assert support["details"]["exact_frames"] == 120
+    assert report["captured"]["rows"] == 120 * 4 * 13
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"complete": False}, "manifest.json is missing"),
+        ({"dropped": 3}, "dropped 3 messages"),
+        ({"truth_gap": 5}, "5 FORWARD frames without truth"),
+        ({"with_truth": False}, "no truth file"),
+        ({"gradient": "none"}, "gradient_only"),
+        ({"documents": 12}, "at least 20 are needed"),
+    ],
+    ids=["incomplete", "drops", "truth-gap", "no-truth", "no-backward-hop", "few-documents"],
+)
+def test_what_is_missing_makes_the_verdict_inconclusive_and_is_named(
+    make_run: Callable[..., Any], changes: dict[str, Any], reason: str
+) -> None:
+    run = make_run(**({"gradient": "hidden", "frames": 200} | changes))
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+    assert report["verdict"]["state"] == "inconclusive"
+    assert report["verdict"]["exit_code"] == 3
+    assert any(reason in text for text in report["verdict"]["reasons"]), report["verdict"]["reasons"]
+
+
+def test_families_that_nothing_measured_are_listed(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=600)
+    plan = Plan(name="wide", attacks=("row_norm",), statistics=StatisticsSettings(repetitions=200))
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    assert report["verdict"]["state"] == "inconclusive"
+    for name in ("active_perturbation", "membership_property", "response_side", "joint_forward_gradient"):
+        assert any(text.startswith(f"{name} was not measured") for text in report["verdict"]["reasons"])
+
+
+def test_an_underpowered_plan_never_passes(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=900)
+    plan = Plan(**(vars(NO_PROBES) | {"name": "cheap", "underpowered": True}))
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    assert report["verdict"]["state"] == "inconclusive"
+    assert check(report, "row_norm", "gradient_only")["state"] == "inconclusive"
+
+
+def test_a_ceiling_of_the_plan_is_what_decides(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="open", frames=40)
+    plan = Plan(**(vars(NO_PROBES) | {"ceilings": Ceilings(exact_support_frames=40), "attacks": ("gradient_support",)}))
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    assert check(report, "gradient_support", "gradient_only")["state"] == "pass"
+
+
+def test_a_changed_bundle_is_refused(make_run: Callable[..., Any]) -> None:
+    run = make_run(frames=30)
+    with (run.bundle / "truth.sealed").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BundleError, match="does not verify"):
+        run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+
+
+def test_a_wrong_key_is_refused(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    run = make_run(frames=30)
+    write_audit_keys(tmp_path / "other")
+    with pytest.raises(SealError, match="does not open"):
+        run_audit([run.bundle], key=tmp_path / "other" / "audit.key", plan=NO_PROBES)
+
+
+def test_truth_of_another_run_does_not_join(make_run: Callable[..., Any]) -> None:
+    run, other = make_run(frames=30, seed=1), make_run(frames=30, seed=2)
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES, truth_files=[other.bundle / "truth.sealed"])
+    assert any("30 FORWARD frames whose bytes are not those of the truth" in r for r in report["verdict"]["reasons"])
+    assert report["captured"]["frames"] == 0
+
+
+def test_the_report_holds_no_document_token_or_path(make_run: Callable[..., Any]) -> None:
+    run = make_run(frames=60, gradient="open")
+    text = json.dumps(run_audit([run.bundle], key=run.key, plan=NO_PROBES), allow_nan=False)
+    assert "doc-" not in text
+    assert str(run.bundle.parent) not in text

@@ -1,0 +1,68 @@
+"""Plans: built in, from a file, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from auditor.channels import FAMILIES
+from auditor.plan import BUILT_IN, Plan, load_plan, render_plan, scope_line
+from splitwire.errors import SettingsError
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_rendered_plan_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(render_plan(BUILT_IN[name]))
+    assert load_plan(file) == BUILT_IN[name]
+    assert load_plan(file).hash == BUILT_IN[name].hash
+
+
+def test_no_plan_means_the_default_one() -> None:
+    assert load_plan(None) == load_plan("default") == Plan()
+
+
+def test_the_quick_plan_is_marked_and_has_one_arm() -> None:
+    quick = load_plan("quick")
+    assert quick.underpowered
+    assert (len(quick.probe.probes), quick.probe.restarts) == (1, 1)
+
+
+def test_the_default_plan_has_nine_arms_and_the_published_training() -> None:
+    probe = Plan().probe
+    assert len(probe.probes) * probe.restarts == 9
+    assert (probe.epochs, probe.batch_rows, probe.learning_rate) == (20, 512, 1e-3)
+
+
+def test_the_scope_of_the_default_plan_is_all_nine_families() -> None:
+    assert set(Plan().scope) == set(FAMILIES)
+    assert len(FAMILIES) == 9
+    assert "active perturbation" in scope_line(Plan())
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("nmae = 'x'", "name"),
+        ("attacks = ['guess']", "guess"),
+        ("families = ['sideways']", "sideways"),
+        ("partition = 'some'", "partition"),
+        ("[split]\ntrain_ratio = 0.8\nselect_ratio = 0.2", "no document is left for test"),
+        ("[split]\ntrain_ratio = 1.5", "train_ratio"),
+        ("[probe]\nepochs = 0", "epochs"),
+        ("[probe]\nprobes = []", "probe.probes"),
+        ("[probe", "not TOML"),
+    ],
+)
+def test_a_wrong_plan_is_refused_by_name(text: str, named: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_plan(file)
+    assert named in str(error.value)
+
+
+def test_a_missing_plan_names_the_ones_that_are_built_in(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"default, quick"):
+        load_plan(tmp_path / "none.toml")

@@ -1,0 +1,180 @@
+"""The result file, the page and the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.dom.minidom
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from auditor.audit import run_audit
+from auditor.cli import app
+from auditor.plan import Plan, ProbeSettings, StatisticsSettings, render_plan
+from auditor.report import HTML_FILE, JSON_FILE, print_summary, read_report, render_page, svg, write_report
+from auditor.results import SCHEMA, plain
+from splitwire.errors import SettingsError
+
+PLAN = Plan(
+    name="small",
+    families=("forward_only", "gradient_only"),
+    statistics=StatisticsSettings(repetitions=100),
+    probe=ProbeSettings(probes=("invariant_only",), restarts=1, epochs=1),
+)
+COUNTS = Path(__file__).parents[2] / "vectors" / "gate.json"
+
+
+@pytest.fixture(scope="module")
+def report(make_run: Callable[..., Any]) -> dict[str, Any]:
+    run = make_run(frames=60, gradient="open")
+    return run_audit([run.bundle], key=run.key, plan=PLAN)
+
+
+class Tags(HTMLParser):
+    """Counts what would load something, and checks that tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "action", "onload")]
+        if tag in ("script", "iframe", "link", "object"):
+            self.loads.append(tag)
+        if tag not in ("meta", "br", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A closed tag opens nothing."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any]) -> None:
+    page = render_page(report)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.loads == []
+    assert page.count("<svg") >= 5
+    assert "exact_support_frames" in page
+    assert report["plan"]["hash"] in page
+
+
+def test_every_text_of_the_page_is_escaped(report: dict[str, Any]) -> None:
+    bad = "<script>alert(1)</script>"
+    changed = json.loads(json.dumps(report))
+    changed["bundles"][0]["name"] = changed["verdict"]["reasons"][0] = bad
+    changed["results"][0]["notes"] = changed["results"][0]["controls"][0]["what"] = bad
+    changed["results"][0]["family"] = changed["results"][1]["family"] = bad
+    arms = next(r for r in changed["results"] if "arms" in r["details"])
+    arms["details"]["arms"][0]["name"] = bad
+    assert "<script>" not in render_page(changed)
+
+
+def test_plots_are_well_formed() -> None:
+    row = {"label": "a<b", "value": 0.5, "lower": None, "upper": 0.9, "ceiling": 1.0, "state": "pass"}
+    arms = {"arms": [{"name": "x", "accuracy_ratio": 0.0, "degenerate": True}], "baseline_correct": 0, "total_rows": 9}
+    histogram = {"log10_edges": [0.0, 1.0, 2.0], "real": [0, 0], "decoy": [1, 3]}
+    for drawing in (svg.forest([row]), svg.arms(arms), svg.histogram(histogram), svg.roc([(0, 0), (1, 1)])):
+        xml.dom.minidom.parseString(drawing)
+    assert svg.forest([]) == svg.histogram({}) == svg.roc([]) == ""
+
+
+def test_a_result_reads_back_and_is_not_overwritten(report: dict[str, Any], tmp_path: Path) -> None:
+    result, page = write_report(report, tmp_path / "out")
+    assert read_report(result) == report
+    assert page.read_text().startswith("<!doctype html>")
+    assert sorted(path.name for path in result.parent.iterdir()) == [HTML_FILE, JSON_FILE]
+    with pytest.raises(SettingsError, match="exists already"):
+        write_report(report, tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no", f'{{"schema": "{SCHEMA}"}}', '{"schema": "splitwire.audit/999"}'])
+def test_another_file_is_no_result(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(SettingsError):
+        read_report(tmp_path / "x.json")
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    assert plain({"a": (float("nan"), float("inf"), 1.5, True, None)}) == {"a": [None, None, 1.5, True, None]}
+
+
+def test_the_summary_names_verdict_scope_and_reasons(report: dict[str, Any]) -> None:
+    console = Console(width=160, record=True, quiet=True)
+    print_summary(report, console)
+    with console.capture():
+        pass
+    text = console.export_text()
+    assert "verdict: FAIL" in text
+    assert "scope:" in text
+    assert "exact_support_frames" in text
+
+
+def test_auditor_gate_prints_every_case() -> None:
+    """Through a real process, as a user calls it."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from auditor.cli import main; main()", "gate", str(COUNTS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = {case["name"]: case for case in json.loads(done.stdout)["cases"]}
+    expected = json.loads(COUNTS.read_text())["cases"]
+    assert len(printed) == len(expected)
+    for case in expected:
+        assert printed[case["name"]]["gate_pp"] == pytest.approx(case["gate_pp"], abs=1e-9)
+        assert printed[case["name"]]["breaks_gate"] is case["breaks_gate"]
+        assert printed[case["name"]]["floor_pp"] > 0
+
+
+def test_auditor_plan_writes_a_plan_once(tmp_path: Path) -> None:
+    runner, file = CliRunner(), tmp_path / "plan.toml"
+    assert runner.invoke(app, ["plan", "init", str(file)]).exit_code == 0
+    assert file.read_text() == render_plan(Plan())
+    assert isinstance(runner.invoke(app, ["plan", "init", str(file)]).exception, SettingsError)
+    assert "underpowered = true" in runner.invoke(app, ["plan", "show", "quick"]).output
+
+
+def test_auditor_audit_and_report_end_to_end(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    run, runner, plan = make_run(frames=60, gradient="open"), CliRunner(), tmp_path / "plan.toml"
+    plan.write_text(render_plan(PLAN))
+    out = tmp_path / "out"
+    arguments = ["audit", str(run.bundle), "--key", str(run.key), "--plan", str(plan), "--trust", str(run.trust)]
+    done = runner.invoke(app, [*arguments, "--out", str(out)])
+    assert done.exit_code == 1, done.output
+    assert "verdict: FAIL" in done.output
+    assert read_report(out / JSON_FILE)["verdict"]["exit_code"] == 1
+    again = runner.invoke(app, ["report", str(out / JSON_FILE), "--out", str(tmp_path / "page.html")])
+    assert again.exit_code == 0
+    assert (tmp_path / "page.html").read_text() == (out / HTML_FILE).read_text()
+    assert isinstance(runner.invoke(app, [*arguments, "--out", str(out)]).exception, SettingsError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [({"gradient": "open"}, 1), ({"gradient": "hidden", "complete": False}, 3)],
+    ids=["fail", "open"],
+)
+def test_the_exit_code_is_that_of_the_verdict(
+    make_run: Callable[..., Any], tmp_path: Path, changes: dict[str, Any], code: int
+) -> None:
+    run, plan = make_run(**({"frames": 40} | changes)), tmp_path / "plan.toml"
+    plan.write_text(render_plan(Plan(name="x", attacks=("gradient_support",), scope=("gradient_only",))))
+    arguments = ["audit", str(run.bundle), "--key", str(run.key), "--plan", str(plan), "--out", str(tmp_path / "o")]
+    assert CliRunner().invoke(app, arguments).exit_code == code
+
+
+def test_help_does_not_load_torch() -> None:
+    code = "import sys; from auditor.cli import app; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,75 @@
+"""The one place that decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from auditor.plan import Plan
+from auditor.results import Check, Control, NotMeasured, Result, State
+from auditor.verdict import control_blockers, decide, judge, power_blockers
+
+SCOPED = Plan(name="scoped", scope=("forward_only",))
+FOUND = Control("planted", 3.0, found=True)
+
+
+def result(state: State, reasons: tuple[str, ...] = ()) -> Result:
+    check = Check("metric", "pp", 1.0, 0.5, 0.1, 0.9, 0.2, 0.3, state, (), reasons)
+    return Result(
+        "attack", "forward_only", "token", "all", "", "", "", 30, 100, 1000, (check,), {}, {}, (FOUND,), {}, (), 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "state"),
+    [(1.2, 1.5, "fail"), (0.2, 0.9, "pass"), (0.2, 1.5, "inconclusive"), (None, None, "inconclusive")],
+)
+def test_bounds_decide_against_the_ceiling(lower: float | None, upper: float | None, state: str) -> None:
+    assert judge(ceiling=1.0, lower=lower, upper=upper)[0] == state
+
+
+def test_a_blocker_prevents_a_pass_and_not_a_fail() -> None:
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, blockers=["why"]) == ("inconclusive", ("why",))
+    assert judge(ceiling=1.0, lower=2.0, upper=3.0, blockers=["why"])[0] == "fail"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, breaks=True, blockers=["why"])[0] == "fail"
+
+
+def test_a_twin_that_reads_an_effect_voids_all_but_a_clearly_larger_one() -> None:
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, twin=(0.1, 2.0))[0] == "inconclusive"
+    assert judge(ceiling=1.0, lower=1.5, upper=3.0, twin=(0.1, 2.0))[0] == "inconclusive"
+    assert judge(ceiling=1.0, lower=2.5, upper=3.0, twin=(0.1, 2.0))[0] == "fail"
+    assert judge(ceiling=0.55, lower=0.51, upper=0.53, chance=0.5, twin=(0.49, 0.51))[0] == "pass"
+
+
+def test_few_documents_low_power_and_a_marked_plan_each_block() -> None:
+    good = {"num_documents": 25, "minimum_detectable": 0.5, "limit": 1.0}
+    assert power_blockers(SCOPED, **good) == []
+    assert "at least 20" in power_blockers(SCOPED, **(good | {"num_documents": 19}))[0]
+    assert "under-powered" in power_blockers(SCOPED, **(good | {"minimum_detectable": 1.01}))[0]
+    assert "unknown" in power_blockers(SCOPED, **(good | {"minimum_detectable": None}))[0]
+    assert "marked" in power_blockers(Plan(underpowered=True), **good)[0]
+
+
+def test_there_is_no_pass_without_a_positive_control_that_was_found() -> None:
+    assert control_blockers([FOUND]) == []
+    assert control_blockers([]) != []
+    assert control_blockers([Control("planted", 0.1, found=False)]) != []
+
+
+def test_a_pass_needs_everything_and_a_fail_needs_one() -> None:
+    assert decide(SCOPED, [result("pass")], [], []).exit_code == 0
+    assert decide(SCOPED, [result("pass"), result("fail")], [], ["dropped"]).exit_code == 1
+    assert decide(SCOPED, [result("pass")], [], ["dropped"]).exit_code == 3
+    assert decide(SCOPED, [result("inconclusive", ("why",))], [], []).exit_code == 3
+    assert decide(SCOPED, [], [], []).exit_code == 3
+
+
+def test_a_family_that_could_not_run_counts_and_one_that_does_not_apply_does_not() -> None:
+    cannot = NotMeasured("attack", "forward_only", "no truth")
+    empty = NotMeasured("attack", "forward_only", "no decoys", applies=False)
+    assert decide(SCOPED, [result("pass")], [cannot], []).state == "inconclusive"
+    assert decide(SCOPED, [result("pass")], [empty], []).state == "pass"
+
+
+def test_an_underpowered_plan_cannot_pass() -> None:
+    plan = Plan(name="cheap", scope=("forward_only",), underpowered=True)
+    assert decide(plan, [result("pass")], [], []).state == "inconclusive"
