@@ -60,7 +60,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Token blocks: `tokens` and `labels` int64 [N, T]; `documents` int64 [N] indexes `ids`. `num_left_out` tokens."""
+    """Token blocks: `tokens` and `labels` int64 [N, T]; `documents` int64 [N] indexes `ids`, each of which has a block."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
@@ -116,39 +116,44 @@ def read_documents(path: Path, max_documents: int = 0) -> list[Document]:
 
 
 def make_blocks(documents: Sequence[Document], encode: Encode, settings: CorpusSettings) -> Blocks:
-    """Blocks of every document. SettingsError when no document is long enough for one."""
+    """Blocks of every document that is long enough for one; the others are left out altogether.
+
+    SettingsError when none is long enough.
+    """
     size = settings.block_tokens + 1
     pieces: list[torch.Tensor] = []
     owners: list[int] = []
+    ids: list[str] = []
     num_left_out = 0
-    for index, document in enumerate(documents):
+    for document in documents:
         tokens = torch.tensor(list(encode(document.text)), dtype=torch.int64)
         count = len(tokens) // size
         kept = min(count, settings.max_blocks_per_document or count)
         num_left_out += len(tokens) - kept * size
-        pieces.append(tokens[: kept * size].view(kept, size))
-        owners.extend([index] * kept)
+        if kept:
+            pieces.append(tokens[: kept * size].view(kept, size))
+            owners.extend([len(ids)] * kept)
+            ids.append(document.id)
     if not owners:
         raise SettingsError(
             f"no document has {size} tokens for one block", remedy="lower corpus.block_tokens or use longer documents"
         )
     blocks = torch.cat(pieces)
-    ids = tuple(document.id for document in documents)
-    return Blocks(blocks[:, :-1].clone(), blocks[:, 1:].clone(), torch.tensor(owners), ids, num_left_out)
+    return Blocks(blocks[:, :-1].clone(), blocks[:, 1:].clone(), torch.tensor(owners), tuple(ids), num_left_out)
 
 
 def split_members(blocks: Blocks, holdout_ratio: float, stream: KeyStream) -> Membership:
-    """Holds out a random share of the documents that have blocks; at least one document on each side."""
-    present = torch.unique(blocks.documents)
-    if len(present) < _MIN_DOCUMENTS:
+    """Holds out a random share of the documents; at least one document on each side."""
+    count = len(blocks.ids)
+    if count < _MIN_DOCUMENTS:
         raise SettingsError(
-            f"{len(present)} document is too few to hold any out by document",
+            f"{count} document with a block is too few to hold any out by document",
             remedy="use a folder or a .jsonl file with several documents",
         )
-    num_held_out = min(max(1, round(holdout_ratio * len(present))), len(present) - 1)
-    order = torch.from_numpy(stream.permutations(1, len(present))[0])
-    is_member = torch.ones(len(blocks.ids), dtype=torch.bool)
-    is_member[present[order[:num_held_out]]] = False
+    num_held_out = min(max(1, round(holdout_ratio * count)), count - 1)
+    order = torch.from_numpy(stream.permutations(1, count)[0])
+    is_member = torch.ones(count, dtype=torch.bool)
+    is_member[order[:num_held_out]] = False
     members = is_member[blocks.documents]
     return Membership(is_member, members.nonzero().flatten(), (~members).nonzero().flatten())
 

@@ -115,7 +115,7 @@ def _run(
     return Report(
         effective=dict(connected.effective),
         session_hash=model.crossing.session_hash,
-        members=int(membership.is_member[torch.unique(texts.private.documents)].sum()),
+        members=int(membership.is_member.sum()),
         non_members=int((~membership.is_member).sum()),
         num_trained_parameters=sum(parameter.numel() for parameter in trainer.parameters),
         history=history,

@@ -167,7 +167,7 @@ def _compute(
         "model": to_tree(model),
         "fingerprint": dependencies["fingerprint"],
         "num_blocks": len(texts.private),
-        "num_documents": len(torch.unique(texts.private.documents)),
+        "num_documents": len(texts.private.ids),
         "num_tokens_left_out": texts.private.num_left_out,
         "baseline_nats": tensors["baseline_nats"].mean().item(),
     }

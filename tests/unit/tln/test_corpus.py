@@ -89,6 +89,15 @@ def test_blocks_a_document_can_be_limited() -> None:
     assert blocks.num_left_out == 2 * 31
 
 
+def test_a_document_without_a_block_is_no_document() -> None:
+    """It neither trains nor is held out, so the membership table does not name it."""
+    documents = [Document("short", "ab"), *_documents(2)]
+    blocks = make_blocks(documents, _encode, CorpusSettings(block_tokens=8))
+    assert blocks.ids == ("d0", "d1")
+    assert set(blocks.documents.tolist()) == {0, 1}
+    assert blocks.num_left_out == 2 + 2 * 4
+
+
 def test_documents_too_short_for_a_block() -> None:
     """The message names the length a block takes."""
     with pytest.raises(SettingsError, match="65 tokens"):
