@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,7 +99,7 @@ def _run(settings: TlnSettings, prompt: str, decoding: Decoding, *, chat: bool) 
 
     from splitwire.backbone import load_tokenizer
     from splitwire.logging import configure
-    from tln.connect import NO_DEFENCE, connect
+    from tln.connect import connect
     from tln.settings import check_generation
 
     configure("tln")
@@ -106,10 +107,15 @@ def _run(settings: TlnSettings, prompt: str, decoding: Decoding, *, chat: bool) 
     tokenizer = load_tokenizer(settings.model)
     inputs = encode(tokenizer, prompt, chat=chat)
     torch.manual_seed(decoding.seed)
-    with connect(settings) as split:
-        mechanisms = split.defence["frame"]
-        typer.echo(f"defence: {', '.join(mechanisms)}" if mechanisms else NO_DEFENCE, err=True)
+    with connect(settings, announce=_announce) as split:
         _generate(split.model, tokenizer, inputs, decoding)
+
+
+def _announce(defence: Mapping[str, Any]) -> None:
+    from tln.connect import NO_DEFENCE
+
+    mechanisms = ", ".join(defence["frame"])
+    typer.echo(f"defence: {mechanisms}" if mechanisms else NO_DEFENCE, err=True)
 
 
 def encode(tokenizer: Any, prompt: str, *, chat: bool) -> torch.Tensor:

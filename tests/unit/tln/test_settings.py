@@ -1,0 +1,84 @@
+"""A trusted node refuses settings that would weaken, contradict or idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitwire.backbone import ModelSettings
+from splitwire.errors import SettingsError
+from splitwire.settings import load_settings
+from splitwire.tls import TlsFiles
+from tln.corpus import CorpusSettings
+from tln.pipeline import FrameSettings
+from tln.session import GramStackSettings, LoraSettings, StackSettings
+from tln.settings import TlnSettings, check_generation, check_training
+from tln.train_settings import TrainSettings
+from tln.transport import ConnectionSettings
+
+TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
+GOOD = TlnSettings(
+    connection=ConnectionSettings(tls=TLS), corpus=CorpusSettings(path="text"), train=TrainSettings(out="out")
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"stack": StackSettings(kind="gram")}, "not causal"),
+        ({"stack": StackSettings(resume_checkpoint="x")}, "resume_checkpoint"),
+        ({"frame": FrameSettings(mechanisms=("clip_noise", "decoys"))}, "decoys"),
+        ({"frame": FrameSettings(mechanisms=("permutation",))}, "permutation"),
+        ({"connection": ConnectionSettings()}, "connection.tls"),
+    ],
+)
+def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) -> None:
+    """Before anything is loaded."""
+    check_generation(GOOD)
+    with pytest.raises(SettingsError, match=match):
+        check_generation(replace(GOOD, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"stack": StackSettings(gram=GramStackSettings(num_layers=3))}, "stack.gram is configured"),
+        ({"stack": StackSettings(trainable="full", lora=LoraSettings(rank=4))}, "stack.lora is configured"),
+        ({"stack": StackSettings(kind="gram", trainable="full")}, "stack.trainable"),
+        ({"stack": StackSettings(kind="gram"), "model": ModelSettings(dtype="bf16")}, "model.dtype"),
+        ({"stack": StackSettings(kind="gram")}, "bottleneck"),
+        ({"frame": FrameSettings(mechanisms=("rotation",))}, "rotation"),
+    ],
+)
+def test_what_cannot_train_or_would_be_without_effect_is_refused(changes: dict[str, Any], match: str) -> None:
+    """A setting that claims something which is off must fail."""
+    check_training(GOOD)
+    with pytest.raises(SettingsError, match=match):
+        check_training(replace(GOOD, **changes))
+
+
+def test_sections_are_read_from_a_file_and_the_environment(tmp_path: Path) -> None:
+    """Nested sections, optional ones included."""
+    file = tmp_path / "tln.toml"
+    file.write_text(
+        '[connection]\naddress = "node:1"\n[connection.tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
+        '[stack]\nrequest_dtype = "bf16"\n[stack.lora]\nrank = 4\n'
+    )
+    settings = load_settings(
+        TlnSettings, program="tln", file=file, environment={"SPLITWIRE_TLN__STACK__LORA__ALPHA": "2"}
+    )
+    assert settings.connection.tls == TlsFiles(Path("a"), Path("b"), Path("c"))
+    assert settings.stack.request_dtype == "bf16"
+    assert settings.stack.lora == LoraSettings(rank=4, alpha=2.0)
+
+
+@pytest.mark.parametrize("name", ["connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"])
+def test_times_are_positive(name: str) -> None:
+    """Named in the message."""
+    with pytest.raises(SettingsError, match=name):
+        ConnectionSettings(**{name: 0.0})
+    with pytest.raises(SettingsError, match="retry_attempts"):
+        ConnectionSettings(retry_attempts=-1)
