@@ -195,3 +195,22 @@ def test_full_copies_are_limited_apart(start_server: Any, connect: Any, kit: Any
         client.open(kit.request(**full))
     assert refusal.value.error == "LimitError"
     client.open(kit.request())
+
+
+def test_too_many_calls_at_once_are_refused_at_once(start_server: Any, connect: Any, kit: Any) -> None:
+    """Calls do not queue: beyond two a session and a few spare ones, the next is told so and the others go on."""
+    client = connect(start_server(kit.node().build(), limits=LimitSettings(max_sessions=1)))
+    session_id = client.open(kit.request()).session_id
+    stream = client.stream(session_id)
+    waiting = [client.stream() for _ in range(20)]
+    deadline = time.monotonic() + kit.wait_seconds
+    refusals: list[str] = []
+    while not refusals and time.monotonic() < deadline:
+        try:
+            client.call("/grpc.health.v1.Health/Check", b"")
+        except kit.refusal as refusal:
+            refusals.append(refusal.code)
+    assert refusals == ["RESOURCE_EXHAUSTED"]
+    assert stream.forward(1, kit.rows()).shape == kit.rows().shape
+    for each in waiting:
+        each.cancel()
