@@ -60,7 +60,10 @@ class Document:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Token blocks: `tokens` and `labels` int64 [N, T]; `documents` int64 [N] indexes `ids`, each of which has a block."""
+    """Blocks with inputs and labels int64 [N, T]; `documents` int64 [N] indexes `ids`, each of which has a block.
+
+    `num_left_out` counts tokens that are in no block.
+    """
 
     tokens: torch.Tensor
     labels: torch.Tensor
