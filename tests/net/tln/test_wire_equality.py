@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from splitwire.bundles import WireRecord
 from splitwire.v1 import channels_pb2
+from tln.remote_optimizer import RemoteOptimizer
 from tln.session import StackSettings
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2")
@@ -103,3 +105,36 @@ def test_narrow_wire_dtypes_shrink_the_payload_and_stay_near(
         expected = link.whole_model()(batch).logits
     assert sizes[dtype] < 0.6 * sizes["fp32"]
     assert 0 < float((logits - expected).abs().max()) < 0.1 * float(expected.abs().max())
+
+
+def test_trainer_over_the_wire_equals_the_unsplit_trainer(
+    start_node: Callable[..., Any], connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """transformers' Trainer unchanged, with one callback that keeps the other node's optimizer in step."""
+    from transformers import Trainer, TrainingArguments  # noqa: PLC0415
+
+    link = connect(start_node(), "training", StackSettings(trainable="full"))
+    generator = torch.Generator().manual_seed(11)
+    data = [{"input_ids": row, "labels": row} for row in torch.randint(0, 256, (12, 10), generator=generator)]
+    logs = []
+    for model, callbacks in (
+        (link.split_model(), [RemoteOptimizer(link.crossing)]),
+        (link.whole_model(), []),
+    ):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / type(model).__name__),
+            max_steps=3,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            learning_rate=5e-3,
+            report_to="none",
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_steps=1,
+            dataloader_pin_memory=False,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=callbacks)
+        trainer.train()
+        logs.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert logs[0] == pytest.approx(logs[1], rel=1e-4)
