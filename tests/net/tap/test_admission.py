@@ -20,7 +20,7 @@ from .conftest import ATTACH
 
 def _open(channel: grpc.Channel) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(wire.OPEN_SESSION)(b"", timeout=5)
+        channel.unary_unary(wire.OPEN_SESSION)(b"", timeout=20)
     return caught.value
 
 
