@@ -111,7 +111,7 @@ def _unmeasured(plan: Plan, results: Sequence[Result], missing: Sequence[NotMeas
     reasons = [f"{entry.attack} on {entry.family}: {entry.reason}" for entry in missing if entry.applies]
     told = {result.family for result in results} | {entry.family for entry in missing if entry.applies}
     reasons += [
-        f"{name} was not measured: it needs {FAMILIES[name].needs} and an attack of the plan"
+        f"{name} was not measured: no attack of the plan did (it needs {FAMILIES[name].needs})"
         for name in plan.scope
         if name not in told
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DASH = "-"
+SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
 
 
 def show(value: float | None, unit: str) -> str:
@@ -22,4 +23,6 @@ def show_interval(check: Mapping[str, Any]) -> str:
     lower, upper = check["lower"], check["upper"]
     if check["unit"] == "frames" or (lower is None and upper is None):
         return DASH
+    if lower is None:
+        return f"up to {show(upper, check['unit'])}"
     return f"{show(lower, check['unit'])} to {show(upper, check['unit'])}"

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditor.report import svg
-from auditor.report.numbers import show, show_interval
+from auditor.report.numbers import SHORT_FAMILIES, show, show_interval
 
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
 
@@ -40,7 +40,7 @@ def _forests(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
     plots = []
     for unit, title in _UNIT_TITLES.items():
         rows = [
-            {"label": f"{check['metric'].split('_')[0]} {check['metric'].split('_')[1]}, {result['family']}", **check}
+            {**check, "label": f"{check['metric']} {SHORT_FAMILIES.get(result['family'], result['family'])}"}
             for result in results
             for check in result["checks"]
             if check["unit"] == unit

@@ -52,6 +52,7 @@ class TokenScore:
     rare_upper_pp: float | None
     num_scoreable: int
     num_documents: int
+    num_train_tokens: int
 
 
 def read_arms(arms: Sequence[TokenArm], key: TokenKey) -> list[ArmReading]:
@@ -90,6 +91,7 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
         rare_upper,
         int(scoreable.sum()),
         len(np.unique(documents)),
+        len(np.unique(view.train_tokens)),
     )
 
 

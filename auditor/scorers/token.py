@@ -56,7 +56,11 @@ def score_token(
         num_documents=score.num_documents,
         num_frames=0 if score.effect is None else score.effect.num_frames,
         num_rows=score.counts.total_rows,
-        checks=(_gate_check(score, twin, control, plan), _rare_check(score, twin, control, plan)),
+        checks=(
+            _gate_check(score, control, plan),
+            _effect_check(score, twin, control, plan),
+            _rare_check(score, twin, control, plan),
+        ),
         baseline={
             "train_constant_ratio": score.counts.baseline_correct / score.counts.total_rows,
             "floor_pp": score.published.floor_pp,
@@ -68,43 +72,69 @@ def score_token(
     )
 
 
-def _gate_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
+    """G as published; its upper bound is G with the design effect of correlated rows."""
     published, corrected, ceiling = score.published, score.corrected, plan.ceilings.token_pp
-    bounds = None if score.effect is None else score.effect.bounds
-    lower = None if bounds is None else bounds.max_lower
-    upper = None if bounds is None else bounds.max_upper
-    detectable = _detectable(score.effect, plan)
-    blockers = power_blockers(
-        plan,
-        num_documents=score.num_documents,
-        minimum_detectable=detectable,
-        limit=ceiling,
-    )
+    blockers = _power(score, score.effect, plan, ceiling)
     if not corrected.has_power:
         blockers.append(f"the floor with correlated rows is {corrected.floor_pp:.3g} pp, at or above the ceiling")
-    has_power = not blockers and published.has_power
-    if corrected.breaks_gate:
-        blockers.append(f"the gate with correlated rows is {corrected.gate_pp:.3g} pp, above the ceiling {ceiling:g}")
+    has_power = not blockers
     if all(score.degenerate):
         blockers.append("every arm names one token for more than 99 % of rows")
     state, reasons = judge(
         ceiling=ceiling,
-        lower=lower,
-        upper=upper,
+        lower=None,
+        upper=corrected.gate_pp,
         breaks=published.breaks_gate and has_power,
         blockers=[*blockers, *control_blockers([control])],
+    )
+    words = ["breaks the gate"] if published.breaks_gate else []
+    words += [] if has_power else ["no power"]
+    return Check(
+        metric="token_top1_gate",
+        unit="pp",
+        ceiling=ceiling,
+        value=published.gate_pp,
+        lower=None,
+        upper=finite(corrected.gate_pp),
+        floor=published.floor_pp,
+        minimum_detectable=None,
+        state=state,
+        words=tuple(words),
+        reasons=reasons,
+    )
+
+
+def _effect_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+    """The paired effect of the best arm, with bounds that hold for all arms at once."""
+    ceiling = plan.ceilings.token_pp
+    bounds = None if score.effect is None else score.effect.bounds
+    lower = None if bounds is None else bounds.max_lower
+    upper = None if bounds is None else bounds.max_upper
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=lower,
+        upper=upper,
+        blockers=[*_power(score, score.effect, plan, ceiling), *control_blockers([control])],
         twin=_twin_bounds(twin),
     )
-    words = ["detected" if lower is not None and lower > 0 else "at floor"]
-    words += ["breaks the gate"] if published.breaks_gate else []
-    words += ["no power"] if not has_power else []
     return Check(
-        "token_top1_gate", "pp", ceiling, published.gate_pp, finite(lower), finite(upper), published.floor_pp,
-        finite(detectable), state, tuple(words), reasons,
-    )  # fmt: skip
+        metric="token_top1_effect",
+        unit="pp",
+        ceiling=ceiling,
+        value=None if bounds is None else float(bounds.estimate.max()),
+        lower=finite(lower),
+        upper=finite(upper),
+        floor=0.0,
+        minimum_detectable=finite(_detectable(score.effect, plan)),
+        state=state,
+        words=(_word(lower),),
+        reasons=reasons,
+    )
 
 
 def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+    """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too."""
     ceiling = plan.ceilings.rare_token_pp
     bounds = None if score.rare is None else score.rare.bounds
     lower = None if bounds is None else bounds.max_lower
@@ -114,12 +144,10 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
     detectable = _detectable(score.rare, plan)
     if detectable is None and score.rare is not None:
         detectable = score.rare_upper_pp
-    blockers = power_blockers(
-        plan,
-        num_documents=score.num_documents,
-        minimum_detectable=detectable,
-        limit=ceiling,
-    )
+    blockers = _power(score, score.rare, plan, ceiling, detectable)
+    if 0 < plan.probe.max_classes < score.num_train_tokens:
+        classes = f"{plan.probe.max_classes} of {score.num_train_tokens}"
+        blockers.append(f"only {classes} tokens have a class, and rare ones do not")
     state, reasons = judge(
         ceiling=ceiling,
         lower=lower,
@@ -127,12 +155,34 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
         blockers=[*blockers, *control_blockers([control])],
         twin=_twin_bounds(twin),
     )
-    value = None if bounds is None else float(bounds.estimate.max())
-    words = ("detected",) if lower is not None and lower > 0 else ("at floor",)
     return Check(
-        "rare_token_top1_effect", "pp", ceiling, value, finite(lower), finite(upper), 0.0, finite(detectable), state,
-        words, reasons,
-    )  # fmt: skip
+        metric="rare_token_top1_effect",
+        unit="pp",
+        ceiling=ceiling,
+        value=None if bounds is None else float(bounds.estimate.max()),
+        lower=finite(lower),
+        upper=finite(upper),
+        floor=0.0,
+        minimum_detectable=finite(detectable),
+        state=state,
+        words=(_word(lower),),
+        reasons=reasons,
+    )
+
+
+def _word(lower: float | None) -> str:
+    return "detected" if lower is not None and lower > 0 else "at floor"
+
+
+def _power(
+    score: TokenScore, effect: PairedEffect | None, plan: Plan, limit: float, detectable: float | None = None
+) -> list[str]:
+    return power_blockers(
+        plan,
+        num_documents=score.num_documents,
+        minimum_detectable=detectable if detectable is not None else _detectable(effect, plan),
+        limit=limit,
+    )
 
 
 def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
@@ -220,6 +270,7 @@ def _details(
         "total_rows": score.counts.total_rows,
         "baseline_correct": score.counts.baseline_correct,
         "scoreable_rows": score.num_scoreable,
+        "train_tokens": score.num_train_tokens,
         "gate_pp": score.published.gate_pp,
         "floor_pp": score.published.floor_pp,
         "corrected_gate_pp": score.corrected.gate_pp,

@@ -4,7 +4,7 @@ The AUC counts pairs (positive row, negative row) that the score puts in order, 
 once into a cluster-by-cluster matrix; the AUC of any reweighting w of whole clusters is then w'Ww / w'Pw, and its
 linearised standard error (Obuchowski 1997) comes from the same matrix, so a studentised bootstrap costs no sorting.
 
-An AUC with one class missing, or fewer than two clusters, has no bounds (None).
+An AUC with one class missing, or fewer than five clusters, has no bounds (None).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.statistics.bootstrap import draw_weights
+from auditor.statistics.bootstrap import FEWEST_CLUSTERS, draw_weights
 from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, merge_clusters
 
 MAX_CLUSTERS = 512
@@ -59,7 +59,7 @@ def clustered_auc(
     unit, num_units = merge_clusters(index, num_clusters, MAX_CLUSTERS)
     wins_CC, pairs_CC = pair_matrices(scores, positive, unit, num_units)
     value = float(wins_CC.sum() / pairs_CC.sum())
-    if num_units < 2:
+    if num_units < FEWEST_CLUSTERS:
         return Auc(value, None, None, None, float("inf"), num_clusters, num_positive, num_negative)
     error = float(_standard_errors(wins_CC, pairs_CC, np.ones((1, num_units)))[1][0])
     lower, upper, critical = _bootstrap_bounds(

@@ -6,7 +6,7 @@ nominal coverage within Monte-Carlo error; the percentile form is there to compa
 clusters. Bounds are one-sided at level alpha each, and simultaneous over the arms: with K arms every true value lies
 under its `upper` with probability 1 - alpha.
 
-Fewer than two clusters, or clusters without variation, give bounds of None: nothing is known, not "no effect".
+Fewer than five clusters, or clusters without variation, give bounds of None: nothing is known, not "no effect".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from auditor.statistics.clusters import FloatArray
 
+FEWEST_CLUSTERS = 5
 _SMALLEST_SHARE = 1e-3  # of the standard error: a replicate below it would give an infinite t
 
 
@@ -68,7 +69,7 @@ def studentised(
     """Simultaneous bootstrap-t bounds of K ratios."""
     num_clusters = numerators_KC.shape[1]
     estimate = numerators_KC.sum(1) / denominators_KC.sum(1)
-    if num_clusters < 2:
+    if num_clusters < FEWEST_CLUSTERS:
         return Bounds(estimate, np.zeros_like(estimate), None, None, float("inf"), num_clusters)
     error = ratio_standard_error(numerators_KC, denominators_KC)
     if not (error > 0).any():

@@ -12,7 +12,7 @@ Arms whose modal prediction covers more than 99 % of the rows are degenerate: th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,4 +72,11 @@ def paired_effect(
     numerators_KC = np.stack([100 * cluster_sums(row * weights, index, num_clusters) for row in differences_KR])
     denominators_KC = np.tile(cluster_sums(weights, index, num_clusters), (len(differences_KR), 1))
     bounds = studentised(numerators_KC, denominators_KC, alpha=alpha, repetitions=repetitions, generator=generator)
-    return PairedEffect(bounds, len(frames), num_frames)
+    return PairedEffect(_within_range(bounds), len(frames), num_frames)
+
+
+def _within_range(bounds: Bounds) -> Bounds:
+    """Bounds cut to what an effect can be: few clusters give a bootstrap-t without an end."""
+    if bounds.lower is None or bounds.upper is None:
+        return bounds
+    return replace(bounds, lower=bounds.lower.clip(-100, 100), upper=bounds.upper.clip(-100, 100))

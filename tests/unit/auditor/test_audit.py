@@ -80,22 +80,24 @@ def test_a_partition_that_is_hidden_passes_within_its_scope(make_run: Callable[.
 def test_a_token_leak_in_the_forward_rows_fails_and_its_twin_is_silent(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=400, leak=1.5)
     report = run_audit([run.bundle], key=run.key, plan=SMALL)
-    gate = check(report, "latent_probe", "forward_only", "gate")
-    assert gate["state"] == "fail"
-    assert gate["lower"] > 1.0
-    assert {"detected", "breaks the gate"} <= set(gate["words"])
+    effect = check(report, "latent_probe", "forward_only", "token_top1_effect")
+    assert effect["state"] == "fail"
+    assert effect["lower"] > 1.0
+    assert effect["words"] == ["detected"]
+    assert "breaks the gate" in check(report, "latent_probe", "forward_only", "gate")["words"]
     forward = next(r for r in report["results"] if (r["attack"], r["family"]) == ("latent_probe", "forward_only"))
     assert forward["twin"]["effect_pp"] is None or forward["twin"]["effect_pp"] < 5.0
     assert forward["details"]["token_cross_entropy"]["arm_less_twin_nats"] < -0.1
-    assert check(report, "latent_probe", "gradient_only", "gate")["state"] != "fail"
-    assert check(report, "latent_probe", "joint_forward_gradient", "gate")["state"] == "fail"
+    assert check(report, "latent_probe", "gradient_only", "token_top1_effect")["state"] != "fail"
+    assert check(report, "latent_probe", "joint_forward_gradient", "token_top1_effect")["state"] == "fail"
 
 
 def test_rows_that_say_nothing_do_not_fail_the_token_gate(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=400)
     report = run_audit([run.bundle], key=run.key, plan=SMALL)
     for family in SCOPE:
-        assert check(report, "latent_probe", family, "gate")["state"] != "fail"
+        for metric in ("gate", "token_top1_effect", "rare"):
+            assert check(report, "latent_probe", family, metric)["state"] != "fail"
         result = next(r for r in report["results"] if (r["attack"], r["family"]) == ("latent_probe", family))
         assert result["controls"][0]["found"]
 
