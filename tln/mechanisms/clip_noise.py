@@ -77,9 +77,9 @@ class NoiseRows(Mechanism):
 
 def clip_rows(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
     """Rows [..., D] scaled so that no L2 norm exceeds `clip_norm`; differentiable, zero rows stay zero."""
-    norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    scale: torch.Tensor = (clip_norm / norms).clamp_max(1.0)
-    return rows * scale
+    norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = (clip_norm / norms.clamp_min(torch.finfo(torch.float32).tiny)).clamp_max(1.0)
+    return rows * scale.to(rows.dtype)
 
 
 def check_clip_noise(clip_norm: float, noise_multiplier: float, section: str) -> None:

@@ -16,6 +16,13 @@ def test_long_rows_are_clipped_and_short_rows_stay() -> None:
     assert torch.allclose(clipped, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
+def test_norms_are_computed_in_float32() -> None:
+    """Squares of half-precision rows overflow; the clip must not turn them into zeros."""
+    clipped = clip_rows(torch.full((1, 64), 1000.0, dtype=torch.float16), 1.0)
+    assert clipped.dtype == torch.float16
+    assert abs(clipped.float().norm().item() - 1.0) < 0.01
+
+
 def test_clipping_has_a_finite_gradient_at_zero() -> None:
     """A row of zeros must not poison the encoder with NaN."""
     rows = torch.zeros(1, 3, 4, requires_grad=True)
