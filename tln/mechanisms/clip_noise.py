@@ -20,6 +20,8 @@ from tln.context import ProtectedFrame, StepContext
 from tln.keys import FrameKeys
 from tln.mechanisms.base import Description, Mechanism, MechanismInputs, MechanismSpec, StackName, Stage
 
+_SMALLEST_NORM = 1e-12
+
 
 @dataclass(frozen=True)
 class ClipNoiseSettings:
@@ -78,7 +80,7 @@ class NoiseRows(Mechanism):
 def clip_rows(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
     """Rows [..., D] scaled so that no L2 norm exceeds `clip_norm`; differentiable, zero rows stay zero."""
     norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
-    scale = (clip_norm / norms.clamp_min(torch.finfo(torch.float32).tiny)).clamp_max(1.0)
+    scale: torch.Tensor = (clip_norm / norms.clamp_min(_SMALLEST_NORM)).clamp_max(1.0)
     return rows * scale.to(rows.dtype)
 
 
