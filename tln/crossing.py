@@ -18,7 +18,6 @@ Legend: B sequences or frames, T rows or positions, D width.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,12 +25,13 @@ from typing import Any, Protocol
 
 import torch
 
-from splitwire.errors import FrameError, LimitError, SettingsError, StateError, UnavailableError
-from splitwire.frames import FrameAssembler, FrameLimits, TensorFrame, encode_frame, payload_bytes, wire_dtype
+from splitwire.errors import LimitError, SettingsError, StateError, UnavailableError
+from splitwire.frames import FrameLimits, encode_frame, payload_bytes, wire_dtype
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
-from tln.transport import Reader, Route, Transport
+from tln.replies import control_reader, frame_reader, squared_norm
+from tln.transport import Route, Transport
 
 _MODES: dict[ComputeMode, stack_pb2.ComputeMode] = {
     "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
@@ -111,7 +111,7 @@ class Crossing:
         action = stack_pb2.OptimizerStep(
             learning_rate=learning_rate, gradient_scale=gradient_scale, max_gradient_norm=max_gradient_norm
         )
-        return _squared_norm(self._send_control(optimizer_step=action))
+        return squared_norm(self._send_control(optimizer_step=action))
 
     def zero_grad(self) -> None:
         """Has the peer drop its gradients."""
@@ -119,7 +119,7 @@ class Crossing:
 
     def squared_gradient_norm(self) -> float:
         """Squared L2 norm of the peer's accumulated gradients, as the peer says."""
-        return _squared_norm(self._send_control(gradient_norm=stack_pb2.GradientNorm()))
+        return squared_norm(self._send_control(gradient_norm=stack_pb2.GradientNorm()))
 
     def checkpoint(self, label: str) -> str:
         """Has the peer save what the session trained; returns the SHA-256 it names."""
@@ -205,7 +205,7 @@ class Crossing:
         return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes))
 
     def _exchange(self, messages: Sequence[bytes], route: Route, like: torch.Tensor) -> torch.Tensor:
-        frame = self.transport.exchange(messages, route, lambda: _frame_reader(route, self._response_dtype, like.shape))
+        frame = self.transport.exchange(messages, route, lambda: frame_reader(route, self._response_dtype, like.shape))
         return frame.tensor.to(like.device, like.dtype)
 
     def _send_control(self, **action: Any) -> stack_pb2.ControlResult:
@@ -216,7 +216,7 @@ class Crossing:
         control.step = self._next_step()
         message = stack_pb2.ExchangeRequest(control=control).SerializeToString()
         route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
-        return self.transport.exchange([message], route, lambda: _control_reader(route))
+        return self.transport.exchange([message], route, lambda: control_reader(route))
 
     def _next_step(self) -> int:
         self._last_step += 1
@@ -261,54 +261,3 @@ class _RemoteGraph:
                 f"the graph of step {self._step} was used before; the peer keeps it once",
                 remedy="call backward once a step, without retain_graph",
             )
-
-
-def _frame_reader(route: Route, dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> Reader[TensorFrame]:
-    limits = FrameLimits(payload_bytes(dtype, shape), math.prod(shape[:-1]), shape[-1])
-    assembler = FrameAssembler(limits)
-
-    def read(response: stack_pb2.ExchangeResponse) -> TensorFrame | None:
-        if response.WhichOneof("payload") != "frame":
-            raise _unexpected(route, response)
-        if response.frame.HasField("header"):
-            _check_reply(response.frame.header, route, dtype, shape)
-        return assembler.feed(response.frame)
-
-    return read
-
-
-def _control_reader(route: Route) -> Reader[stack_pb2.ControlResult]:
-    def read(response: stack_pb2.ExchangeResponse) -> stack_pb2.ControlResult:
-        result = response.control_result
-        if response.WhichOneof("payload") != "control_result" or result.step != route.step:
-            raise _unexpected(route, response)
-        return result
-
-    return read
-
-
-def _check_reply(header: stack_pb2.FrameHeader, route: Route, dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> None:
-    asked = (route.reply_hop, route.step, dtype, list(shape))
-    got = (header.hop, header.step, header.dtype, list(header.shape))
-    if got != asked:
-        raise FrameError(
-            f"the peer answered {route} with (hop, step, dtype, shape) {got} where {asked} was due",
-            remedy="check that both sides run the same version; the peer's answer is not used",
-        )
-
-
-def _unexpected(route: Route, response: stack_pb2.ExchangeResponse) -> FrameError:
-    return FrameError(
-        f"the peer answered {route} with {response.WhichOneof('payload') or 'an empty message'}",
-        remedy="check that both sides run the same version; the peer's answer is not used",
-    )
-
-
-def _squared_norm(result: stack_pb2.ControlResult) -> float:
-    value = float(result.squared_gradient_norm)
-    if not math.isfinite(value) or value < 0:
-        raise FrameError(
-            f"the peer's squared gradient norm of step {result.step} is not a finite number of at least 0",
-            remedy="lower the learning rate, or look at the untrusted node",
-        )
-    return value

@@ -206,6 +206,24 @@ def test_a_late_answer_ends_the_step_and_names_it(start_node: Callable[..., Any]
     assert link.crossing.cross(rows(), StepContext(link.crossing.reserve_step())).shape == (2, 4, 48)
 
 
+def test_an_interrupted_step_leaves_the_transport_usable(
+    start_node: Callable[..., Any], connect: Callable[..., Any]
+) -> None:
+    """Ctrl-C while an answer is on its way: the next step attaches anew, and no late answer is taken for its own."""
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupt(record: WireRecord) -> None:
+        if record.hop == channels_pb2.HOP_RETURN and interrupts:
+            raise interrupts.pop()
+
+    node = start_node()
+    crossing, steady = connect(node, observers=(interrupt,)).crossing, connect(node).crossing
+    with pytest.raises(KeyboardInterrupt):
+        crossing.cross(rows(seed=1), StepContext(crossing.reserve_step()))
+    answers = [each.cross(rows(seed=2), StepContext(each.reserve_step())) for each in (crossing, steady)]
+    assert torch.equal(*answers)
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [({"first_layer": 1}, "first_layer"), ({"last_layer": 5}, "last_layer"), ({"dtype": "bf16"}, "compute_dtype")],
