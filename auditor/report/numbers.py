@@ -18,6 +18,12 @@ def show(value: float | None, unit: str) -> str:
     return f"{value:.3f}" if unit == "ratio" else f"{value:g}"
 
 
+def show_value(check: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """The value of a check; of how many frames, where it counts frames."""
+    text = show(check["value"], check["unit"])
+    return f"{text} of {result['num_frames']}" if check["unit"] == "frames" else text
+
+
 def show_interval(check: Mapping[str, Any]) -> str:
     """Lower to upper one-sided bound."""
     lower, upper = check["lower"], check["upper"]
@@ -25,4 +31,4 @@ def show_interval(check: Mapping[str, Any]) -> str:
         return DASH
     if lower is None:
         return f"up to {show(upper, check['unit'])}"
-    return f"{show(lower, check['unit'])} to {show(upper, check['unit'])}"
+    return f"{show(lower, check['unit']).removesuffix(' pp')} to {show(upper, check['unit'])}"

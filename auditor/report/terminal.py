@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from auditor.report.numbers import SHORT_FAMILIES, show, show_interval
+from auditor.report.numbers import SHORT_FAMILIES, show, show_interval, show_value
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MAX_REASONS = 12
@@ -18,15 +17,15 @@ _MAX_REASONS = 12
 
 def print_summary(report: Mapping[str, Any], console: Console) -> None:
     """Checks as a table, then the verdict with its first reasons."""
-    table = Table(pad_edge=False, box=SIMPLE)
-    table.add_column("check", overflow="fold")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("check", max_width=24)
     for name in ("value", "bounds", "ceiling", "state"):
         table.add_column(name, no_wrap=True)
     for result in report["results"]:
         for check in result["checks"]:
             table.add_row(
                 f"{check['metric']} {SHORT_FAMILIES.get(result['family'], result['family'])}",
-                show(check["value"], check["unit"]),
+                show_value(check, result),
                 show_interval(check),
                 show(check["ceiling"], check["unit"]),
                 Text(check["state"], style=_STYLES[check["state"]]),

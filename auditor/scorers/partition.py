@@ -1,8 +1,8 @@
 """Scores the partition question: the AUC of real units against decoys, clustered on the document.
 
-The reading is chosen by its AUC on select; the number comes from test. The twin learns from shuffled answers. The
-control lengthens the real rows of a copy by as much as separates two normal curves at AUC .65, which the same attack
-must find above the ceiling.
+The reading is chosen by its AUC on select; the number comes from test. In the twin the answers of every frame are dealt
+out at random. In the control the norms are dealt out anew at AUC .65, which the same attack must find above its
+ceiling.
 """
 
 from __future__ import annotations
@@ -137,16 +137,19 @@ def _twin(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: n
 
 
 def _control(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:
-    """Whether the attack finds real rows whose log norm is shifted by d standard deviations, AUC = Phi(d / sqrt 2)."""
+    """Whether the attack finds norms that were dealt out anew so that real units read AUC = Phi(shift / sqrt 2).
+
+    The norms themselves stay the same numbers, ranked by a normal draw that is shifted for real units: a leak that is
+    there already does not help, and the tails of the distribution do not matter.
+    """
     shift = math.sqrt(2) * NormalDist().inv_cdf(CONTROL_AUC_RATIO)
-    log_norm = np.log(np.where(view.norm > 0, view.norm, view.norm[view.norm > 0].min() if view.norm.any() else 1.0))
-    spread = float(log_norm.std()) or 1.0
-    # A leak that is there already must not help: norms are dealt out anew before the shift is planted.
-    planted = np.exp(generator.permutation(log_norm) + shift * spread * key.real)
+    order = np.argsort(generator.standard_normal(len(view.norm)) + shift * key.real)
+    planted = np.empty_like(view.norm)
+    planted[order] = np.sort(view.norm)
     _, found = _run(attack, UnitView(**(vars(view) | {"norm": planted})), key, plan, generator, silent)
     lower = found.lower_ratio
     return Control(
-        f"norms of real rows lengthened to AUC {CONTROL_AUC_RATIO:g}",
+        f"norms dealt out anew at AUC {CONTROL_AUC_RATIO:g}",
         found.auc_ratio,
         lower is not None and lower > plan.ceilings.partition_auc_ratio,
     )

@@ -194,3 +194,16 @@ def test_the_report_holds_no_document_token_or_path(make_run: Callable[..., Any]
     text = json.dumps(run_audit([run.bundle], key=run.key, plan=NO_PROBES), allow_nan=False)
     assert "doc-" not in text
     assert str(run.bundle.parent) not in text
+
+
+def test_silent_rows_pass_the_token_gate_within_their_scope_when_there_is_power(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="none", frames=1400, vocabulary=60)
+    plan = Plan(
+        **(vars(SMALL) | {"name": "forward", "families": ("forward_only",), "scope": ("forward_only",)})
+        | {"attacks": ("latent_probe",)}
+    )
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    assert report["verdict"]["reasons"] == []
+    assert report["verdict"]["exit_code"] == 0
+    gate = check(report, "latent_probe", "forward_only", "gate")
+    assert gate["floor"] < gate["ceiling"]
