@@ -24,6 +24,7 @@ from splitwire.v1 import stack_pb2
 from tln.gradient_policy import GradientPolicy
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
+from tln.metrics import TlnMetrics, served
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline, build_pipeline
 from tln.recording import Recording, open_recording
@@ -60,6 +61,7 @@ class Connected:
     recording: Recording | None
     effective: Mapping[str, Any]
     """Settings, their hash, and the defence in force; what the bundle tells too. Nothing secret."""
+    metrics: TlnMetrics
 
     @property
     def defence(self) -> Mapping[str, Any]:
@@ -92,6 +94,7 @@ def connect(
     policy = None if make_policy is None else make_policy(TrustedParts(head, tail, pipeline, keys))
     effective = effective_settings(settings, pipeline, policy)
     announce(effective["defence"])
+    link = transport or GrpcTransport(settings.connection)
     recording = open_recording(
         settings.record,
         effective=effective,
@@ -99,8 +102,9 @@ def connect(
         facts=truth_facts(settings.model, config),
         documents=documents,
     )
-    link = transport or GrpcTransport(settings.connection)
-    with recorded(recording, link):
+    with recorded(recording, link), served(settings.metrics, effective["defence"]) as metrics:
+        if settings.metrics.listen:  # an observer costs a decode step time, so none without need
+            link.observers.append(metrics.count)
         crossing = open_crossing(link, request_for(settings, mode), policy=policy)
         keys.bind(crossing.session_hash)
         if recording is not None:
@@ -114,7 +118,7 @@ def connect(
             generation_config=load_generation_config(settings.model),
         )
         model.train(mode=False)
-        yield Connected(model, run_key, recording, effective)
+        yield Connected(model, run_key, recording, effective, metrics)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def _run(
     model, run_key = connected.model, connected.run_key
     targets = prepared.targets if settings.loss.needs_targets else None
     text = TrainingText(texts.private, membership.train, prepared.hidden, targets)
-    trainer = Trainer(model, settings.train, settings.loss, text, run_key)
+    trainer = Trainer(model, settings.train, settings.loss, text, run_key, connected.metrics.time_step)
     trainer.prime(progress)
     history = trainer.train(progress)
     utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)

@@ -1,6 +1,7 @@
 """Everything a trusted node is told, in sections, and which combinations are refused.
 
     [model] [connection] [stack] [frame] [gradient] [corpus] [loss] [prepare] [train] [record]
+    [metrics]
 
 Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
 that need two sections: what a stack cannot take, and settings that would be without effect. A setting that claims
@@ -16,6 +17,7 @@ from splitwire.errors import SettingsError
 from tln.corpus import CorpusSettings, check_corpus
 from tln.gradient_policy import GradientSettings, check_gradient
 from tln.losses import LossSettings, check_loss
+from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
 from tln.recording import RecordSettings, check_recording
 from tln.session import GramStackSettings, LoraSettings, StackSettings
@@ -37,6 +39,7 @@ class TlnSettings:
     prepare: PrepareSettings = field(default_factory=PrepareSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
 
 def check_generation(settings: TlnSettings) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -55,7 +55,10 @@ class History:
 
 
 class Trainer:
-    """Trains the private parts of a split model here, and has the untrusted node train its own."""
+    """Trains the private parts of a split model here, and has the untrusted node train its own.
+
+    `time_step` is told how many seconds each step took.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,14 @@ class Trainer:
         loss: LossSettings,
         text: TrainingText,
         run_key: RunKey,
+        time_step: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.loss = loss
         self.text = text
         self._run_key = run_key
+        self._time_step = time_step
         freeze_parts(model, settings)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -93,7 +98,9 @@ class Trainer:
         progress.begin("training", self.settings.steps)
         batches = self._batches("train")
         for step in range(self.settings.steps):
+            began = time.monotonic()
             self._step(next(batches), learning_rate_factor(step, self.settings.warmup_steps), history)
+            self._time_step(time.monotonic() - began)
             progress.advance(1, f"loss {history.loss[-1]:.4f}")
         history.seconds = time.monotonic() - started
         return history
