@@ -23,7 +23,7 @@ NO_LABEL = -100
 """The label of a row that has no next token; the value that transformers' losses ignore."""
 
 NO_DOCUMENT = -1
-"""The document index of a row that belongs to none, such as a decoy or a prompt."""
+"""The document index of a row that belongs to none, such as a row of a prompt."""
 
 
 @dataclass
