@@ -50,10 +50,21 @@ class MessageLayer(nn.Module):
         """New hidden rows [F, R, W]."""
         once = graph_FRR @ hidden_FRW
         twice = graph_FRR @ once
-        strongest = (graph_FRR.unsqueeze(-1) * hidden_FRW.unsqueeze(1)).amax(2)
+        strongest = strongest_message(graph_FRR, hidden_FRW)
         joined = torch.cat([hidden_FRW, once, twice, strongest], dim=-1)
         update: torch.Tensor = self.outer(nn.functional.gelu(self.inner(self.norm(joined))))
         return hidden_FRW + update
+
+
+def strongest_message(graph_FRR: torch.Tensor, hidden_FRW: torch.Tensor) -> torch.Tensor:
+    """max_j G_ij h_jw [F, R, W].
+
+    The winners are found outside autograd and read again inside it: it then keeps [F, R, W] and not [F, R, R, W], and a
+    training step of the probe takes about half the time.
+    """
+    with torch.no_grad():
+        winner_FRW = (graph_FRR.unsqueeze(-1) * hidden_FRW.unsqueeze(1)).max(2).indices
+    return graph_FRR.gather(2, winner_FRW) * hidden_FRW.gather(1, winner_FRW)
 
 
 class GraphProbe(nn.Module):

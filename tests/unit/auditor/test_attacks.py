@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from auditor.attacks import ATTACKS
 from auditor.attacks.invariants import frame_invariants, row_invariants
 from auditor.attacks.latent_probe import LatentProbe, token_classes
-from auditor.attacks.probes import GraphProbe, squared_gram_graph
+from auditor.attacks.probes import GraphProbe, squared_gram_graph, strongest_message
 from auditor.attacks.row_norm import RowNorm, fit_logistic
 from auditor.channels import FAMILIES
 from auditor.plan import ProbeSettings, SplitSettings
@@ -193,3 +193,17 @@ def test_the_split_of_a_document_does_not_depend_on_the_order() -> None:
 def test_few_documents_are_split_as_far_as_they_go(documents: int, counts: tuple[int, int, int]) -> None:
     splits = split_documents([f"d{i}" for i in range(documents)], SplitSettings())
     assert tuple(int((splits == part).sum()) for part in (TRAIN, SELECT, TEST)) == counts
+
+
+@pytest.mark.parametrize("width", [1, 9, 70])
+def test_the_strongest_message_and_its_gradient_are_those_of_a_plain_maximum(width: int) -> None:
+    """Wide and narrow: more features than rows, and fewer."""
+    generator = torch.Generator().manual_seed(8)
+    graph = squared_gram_graph(torch.randn(3, 11, 5, generator=generator))
+    hidden = torch.randn(3, 11, width, generator=generator, requires_grad=True)
+    plain = (graph.unsqueeze(-1) * hidden.unsqueeze(1)).amax(2)
+    quick = strongest_message(graph, hidden)
+    torch.testing.assert_close(quick, plain)
+    weights = torch.randn(plain.shape, generator=generator)
+    expected, found = (torch.autograd.grad((x * weights).sum(), hidden)[0] for x in (plain, quick))
+    torch.testing.assert_close(found, expected)
