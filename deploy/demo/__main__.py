@@ -106,25 +106,31 @@ class Story:
             str(bundle),
         ]
 
-    def tln(self, command: str, *pairs: str) -> list[str]:
+    def tln(self, command: str, *pairs: str, config: str = "tln.toml") -> list[str]:
         """Command line of the trusted node, connected to the tap."""
         own = self.pki / "tln"
         return [
             "tln",
             command,
             "--config",
-            str(HERE / "tln.toml"),
+            str(HERE / config),
             *_set(
                 f"connection.address=127.0.0.1:{self.tap_port}",
                 f"connection.tls.ca={own / 'ca.pem'}",
                 f"connection.tls.certificate={own / 'cert.pem'}",
                 f"connection.tls.key={own / 'key.pem'}",
-                f"corpus.path={HERE / 'data' / 'private.jsonl'}",
-                f"corpus.public_path={HERE / 'data' / 'public.jsonl'}",
-                f"train.steps={self.steps}",
                 *pairs,
             ),
         ]
+
+    def training(self) -> tuple[str, ...]:
+        """What preparation and training have in common beside the file."""
+        data = HERE / "data"
+        return (
+            f"corpus.path={data / 'private.jsonl'}",
+            f"corpus.public_path={data / 'public.jsonl'}",
+            f"train.steps={self.steps}",
+        )
 
 
 def main() -> int:
@@ -164,7 +170,7 @@ def _tell(story: Story, began: float) -> int:
     run(["splitwire", "pki", "init", str(story.pki), "--loopback"], quiet=True)
     run(["auditor", "keygen", str(story.keys)], quiet=True)
     _title("Prepare: the whole model runs once, for the distillation target and the baseline")
-    run(story.tln("prepare"))
+    run(story.tln("prepare", *story.training()))
     audits: dict[str, dict[str, Any]] = {}
     with Processes(story.root) as processes:
         processes.start("ucn", story.ucn(), story.ucn_port)
@@ -182,6 +188,7 @@ def _train_and_audit(story: Story, processes: Processes, part: Part) -> dict[str
         run(
             story.tln(
                 "train",
+                *story.training(),
                 *part.gradient,
                 f"train.out={story.root / f'run-{part.name}'}",
                 f"record.folder={truth}",
@@ -217,7 +224,7 @@ def _answer(story: Story, processes: Processes) -> str:
     _title("Inference: the split model answers a prompt through the tap, without defence")
     answer = story.root / "answer.txt"
     with processes.running("tap-answer", story.tap(story.root / "bundle-answer"), story.tap_port):
-        arguments = story.tln("generate", "stack.kind=transformer", "frame.mechanisms=[]")
+        arguments = story.tln("generate", config="generate.toml")
         run([*arguments, "--chat", "--prompt", PROMPT, "--max-new-tokens", "64"], output=answer)
     return answer.read_text().strip()
 
@@ -236,7 +243,7 @@ def _summary(story: Story, audits: dict[str, dict[str, Any]], answer: str, secon
     console.print(table)
     console.print(f"[bold]Prompt[/]  {PROMPT}\n[bold]Answer[/]  {answer}\n")
     for part in PARTS:
-        console.print(f"report ({part.name}): {story.root / f'audit-{part.name}' / 'report.html'}", soft_wrap=True)
+        console.print(f"report ({part.name}): {story.root / f'audit-{part.name}' / 'audit.html'}", soft_wrap=True)
     console.print(f"{seconds:.0f} s in all")
     held = _exact_frames(audits["open"]) > 0 and _exact_frames(audits["clipped"]) == 0 and bool(answer)
     if not held:
