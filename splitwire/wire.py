@@ -18,6 +18,12 @@ MESSAGE_HEADROOM_BYTES = 16 << 10
 
 MAX_MESSAGE_BYTES = CHUNK_BYTES + MESSAGE_HEADROOM_BYTES
 
+ERROR_KEY = "splitwire-error"
+"""Trailing metadata that names the class of the peer's error."""
+
+REMEDY_KEY = "splitwire-remedy"
+"""Trailing metadata with the remedy, which also ends the status text."""
+
 KEEPALIVE_TIME_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 KEEPALIVE_MIN_INTERVAL_MS = 20_000

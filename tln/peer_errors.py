@@ -6,8 +6,6 @@ hence untrusted: only printable ASCII of bounded length is kept.
 
 from __future__ import annotations
 
-from typing import Final
-
 import grpc
 
 from splitwire.errors import (
@@ -20,12 +18,7 @@ from splitwire.errors import (
     StateError,
     UnavailableError,
 )
-
-ERROR_KEY: Final = "splitwire-error"
-"""Trailing metadata that names the class of the peer's error."""
-
-REMEDY_KEY: Final = "splitwire-remedy"
-"""Trailing metadata with the remedy, which also ends the status text."""
+from splitwire.wire import ERROR_KEY, REMEDY_KEY
 
 _MAX_TEXT = 600
 _UNTRUSTED_SIGNS = (

@@ -22,9 +22,8 @@ from splitwire.errors import (
     StateError,
     UnavailableError,
 )
+from splitwire.wire import ERROR_KEY, REMEDY_KEY
 
-ERROR_KEY = "splitwire-error"
-REMEDY_KEY = "splitwire-remedy"
 INTERNAL_TEXT = "the untrusted node failed; its operator's log names the place"
 _MAX_TEXT = 1000
 

@@ -36,8 +36,6 @@ _HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 _METHODS = frozenset({wire.OPEN_SESSION, wire.EXCHANGE, wire.CLOSE_SESSION, _HEALTH_CHECK, _HEALTH_WATCH})
 _NOT_SERVING = b"\x08\x02"  # HealthCheckResponse{status: NOT_SERVING}
 _CUT_SECONDS = 1.0
-_ERROR_KEY = "splitwire-error"
-_REMEDY_KEY = "splitwire-remedy"
 
 _log = get_logger(__name__)
 
@@ -140,7 +138,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         if isinstance(error, UnavailableError) and method in {_HEALTH_CHECK, _HEALTH_WATCH}:
             await context.write(_NOT_SERVING)
             return Ending(grpc.StatusCode.OK)
-        trailing = ((_ERROR_KEY, type(error).__name__), (_REMEDY_KEY, error.remedy))
+        trailing = ((wire.ERROR_KEY, type(error).__name__), (wire.REMEDY_KEY, error.remedy))
         return Ending(_refusal_code(error), str(error), trailing)
 
     async def _forward(self, method: str, requests: Any, context: Any, observer: CallObserver) -> Ending:

@@ -21,12 +21,12 @@ from splitwire.frames import FrameAssembler, encode_frame
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles, channel_credentials
 from splitwire.v1 import channels_pb2, stack_pb2
+from splitwire.wire import ERROR_KEY, REMEDY_KEY
 from ucn.executor import DeviceExecutor
 from ucn.node import Node, load_node
 from ucn.server import UcnServer
 from ucn.settings import UcnSettings
 from ucn.stacks.base import ForwardCall, StackState
-from ucn.status import ERROR_KEY, REMEDY_KEY
 
 WAIT_SECONDS = 20
 WIDTH = 8
