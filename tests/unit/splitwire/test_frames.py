@@ -140,12 +140,19 @@ def test_a_header_that_lies_or_is_too_large_is_refused_before_allocation(change:
     assert not assembler.pending
 
 
-def test_the_digest_is_over_the_payload() -> None:
-    one, same, other = (
-        assemble(parsed(frames.encode_frame(header(), tensor, chunk_bytes=8)))
-        for tensor in (torch.ones(4), torch.ones(4), torch.zeros(4))
-    )
-    assert one is not None
-    assert same is not None
-    assert other is not None
-    assert one.payload_digest == same.payload_digest != other.payload_digest
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_finite_values_pass_however_large_their_sum(dtype: torch.dtype) -> None:
+    """The sum of a tensor overflows long before one of its values does."""
+    largest = torch.full((2, 8), torch.finfo(dtype).max, dtype=dtype)
+    frames.check_finite(largest, header())
+    frames.check_finite(-largest, header())
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        largest[1, 3] = bad
+        with pytest.raises(FrameError):
+            frames.check_finite(largest, header())
+
+
+def test_infinities_that_cancel_are_found() -> None:
+    """Of both signs, their sum is NaN."""
+    with pytest.raises(FrameError):
+        frames.check_finite(torch.tensor([float("inf"), 1.0, -float("inf")]), header())

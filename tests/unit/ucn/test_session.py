@@ -72,7 +72,7 @@ class Operation:
             return ControlRequest(stack_pb2.Control(step=self.step, **action), self.digest)
         mode = (TRAIN if self.is_training else EVALUATE) if self.hop == FORWARD else 0
         header = stack_pb2.FrameHeader(hop=self.hop, step=self.step, dtype=FP32, shape=ROWS.shape, compute_mode=mode)
-        return TensorRequest(TensorFrame(header, ROWS, ""), self.digest)
+        return TensorRequest(TensorFrame(header, ROWS), self.digest)
 
     @property
     def digest(self) -> str:
