@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from splitwire.settings import flatten
-from splitwire.v1 import channels_pb2
+from splitwire.v1 import channels_pb2, stack_pb2
 
 if TYPE_CHECKING:
     from splitwire.bundles import Bundle, RecordedFrame
@@ -23,18 +22,22 @@ _TENSOR_HOPS = (
 )
 
 
+_MAX_SHAPES = 4
+_TABLE_WIDTH = 140
+
+
 def command(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of the bundle.", show_default=False)],
     *,
     frames: Annotated[bool, typer.Option("--frames", help="List every tensor: hop, step, dtype, shape.")] = False,
     settings: Annotated[bool, typer.Option("--settings", help="Show the recording program's settings.")] = False,
 ) -> None:
-    """Show recorder, sessions, hops and versions of a bundle, complete or cut off. Never shows a tensor's values."""
+    """Show hops, frames, bytes, rates, gaps and settings of a bundle, complete or cut off. Never shows a value."""
     from splitwire.bundles import open_bundle  # keeps --help quick
 
     opened = open_bundle(bundle)
     _show_head(opened)
-    _show_counts(opened)
+    _show_traffic(opened)
     if settings:
         for key, value in flatten(opened.settings):
             typer.echo(f"setting {key} = {json.dumps(value)}")
@@ -56,18 +59,43 @@ def _show_head(bundle: Bundle) -> None:
         typer.echo(f"settings hash {manifest['settings_hash']}")
 
 
-def _show_counts(bundle: Bundle) -> None:
-    from splitwire.bundles import hop_name  # keeps --help quick
+def _show_traffic(bundle: Bundle) -> None:
+    from rich.console import Console
+    from rich.table import Table
 
-    messages: Counter[tuple[str, str]] = Counter()
-    sizes: Counter[tuple[str, str]] = Counter()
-    for record in bundle.messages():
-        key = (record.session_hash, hop_name(record.hop))
-        messages[key] += 1
-        sizes[key] += len(record.message)
-    for session, hop in messages:
-        name = f"session {session}" if session else "before a session"
-        typer.echo(f"{name}: {hop.lower()}: {messages[session, hop]} messages, {sizes[session, hop]} bytes")
+    from auditor.traffic import summarise
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("session", "hop", "frames", "messages", "bytes", "MB/s", "frames/s", "median gap", "largest gap"):
+        table.add_column(name, justify="left" if name in {"session", "hop"} else "right", no_wrap=True)
+    shapes = []
+    for hop in summarise(bundle.messages()):
+        gaps = hop.gaps_seconds
+        table.add_row(
+            hop.session_hash or "(none yet)",
+            hop.hop.lower(),
+            str(hop.num_frames) if hop.hop != "CONTROL" else "",
+            str(hop.num_messages),
+            str(hop.num_bytes),
+            _rate(hop.per_second(hop.num_bytes), 1e-6),
+            _rate(hop.per_second(hop.num_frames)) if hop.hop != "CONTROL" else "",
+            *("", "") if gaps is None else (f"{gaps[0]:.3f} s", f"{gaps[1]:.3f} s"),
+        )
+        shapes += [_shape_line(hop.hop, *key, count) for key, count in hop.shapes.most_common(_MAX_SHAPES)]
+    # Wide enough for every column, whatever the terminal or file: a cut number would be a wrong one.
+    Console(width=_TABLE_WIDTH, soft_wrap=True).print(table)
+    for line in shapes:
+        typer.echo(line)
+
+
+def _rate(value: float | None, scale: float = 1.0) -> str:
+    return "" if value is None else f"{value * scale:.2f}"
+
+
+def _shape_line(hop: str, dtype: stack_pb2.WireDtype, shape: tuple[int, ...], count: int) -> str:
+    from splitwire.frames import wire_dtype_name  # loads torch
+
+    return f"{hop.lower()}: {count} frames of {'x'.join(map(str, shape))} {wire_dtype_name(dtype)}"
 
 
 def _frame_line(frame: RecordedFrame) -> str:

@@ -25,12 +25,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from auditor.report.numbers import show_interval, show_value
+from auditor.words import DASH, SHORT_FAMILIES
 from deploy.demo.processes import Processes, ProcessFailedError, free_port, run
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "In one sentence, why should a doctor not paste patient notes into a chat window?"
 _AUDIT_EXIT_CODES = (0, 1, 3)
 _INTERRUPTED = 130
+_STATES = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "inconclusive": "[yellow]inconclusive[/]"}
 
 console = Console(stderr=True)
 
@@ -60,6 +63,7 @@ class Story:
 
     root: Path
     steps: int
+    documents: int
     ucn_port: int
     tap_port: int
 
@@ -129,6 +133,7 @@ class Story:
         return (
             f"corpus.path={data / 'private.jsonl'}",
             f"corpus.public_path={data / 'public.jsonl'}",
+            f"corpus.max_documents={self.documents}",
             f"train.steps={self.steps}",
         )
 
@@ -139,7 +144,8 @@ def main() -> int:
         prog="make demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path(".demo"), help="folder, made anew (default: .demo)")
-    parser.add_argument("--steps", type=int, default=72, help="training steps of each run (default: 72)")
+    parser.add_argument("--steps", type=int, default=64, help="training steps of each run (default: 64)")
+    parser.add_argument("--documents", type=int, default=150, help="private documents used (default: 150)")
     arguments = parser.parse_args()
     began = time.monotonic()
     root = arguments.out.resolve()
@@ -149,7 +155,7 @@ def main() -> int:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     (root / "DEMO").write_text("Made by make demo; removed when it runs again.\n")
-    story = Story(root, arguments.steps, free_port(), free_port())
+    story = Story(root, arguments.steps, arguments.documents, free_port(), free_port())
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _tell(story, began)
@@ -239,7 +245,7 @@ def _summary(story: Story, audits: dict[str, dict[str, Any]], answer: str, secon
         table.add_row(key, *(checks[part.name].get(key, "not measured") for part in PARTS))
     for label, field in (("utility: held-out delta, nats", "delta_nats"), ("utility gate", "outcome")):
         table.add_row(label, *(_utility(story, part.name, field) for part in PARTS))
-    table.add_row("verdict", *(f"[bold]{audits[part.name]['verdict']['state'].upper()}[/]" for part in PARTS))
+    table.add_row("verdict", *(f"[bold]{_STATES[audits[part.name]['verdict']['state']]}[/]" for part in PARTS))
     console.print(table)
     console.print(f"[bold]Prompt[/]  {PROMPT}\n[bold]Answer[/]  {answer}\n")
     for part in PARTS:
@@ -252,18 +258,14 @@ def _summary(story: Story, audits: dict[str, dict[str, Any]], answer: str, secon
 
 
 def _checks(audit: dict[str, Any]) -> dict[str, str]:
-    """One line a check: value, one-sided bounds and state."""
+    """One line a check: value, one-sided bounds, and state where it is not merely inconclusive."""
     lines = {}
     for result in audit["results"]:
         for check in result["checks"]:
-            value = "unknown" if check["value"] is None else f"{check['value']:.3g}"
-            bounds = (
-                ""
-                if check["lower"] is None or check["upper"] is None
-                else (f" [{check['lower']:.3g}, {check['upper']:.3g}]")
-            )
-            name = f"{result['attack']} on {result['family']}: {check['metric']} ({check['unit']})"
-            lines[name] = f"{value}{bounds} {check['state']}"
+            bounds = show_interval(check)
+            shown = show_value(check, result) if bounds == DASH else f"{show_value(check, result)} ({bounds})"
+            family = SHORT_FAMILIES.get(result["family"], result["family"])
+            lines[f"{check['metric']}, {family}"] = f"{shown} {_STATES[check['state']]}"
     return lines
 
 

@@ -41,7 +41,7 @@ def token_view(*, rows: int = 600, leak: float = 3.0, width: int = 8, length: in
 def fit(view: TokenView, settings: ProbeSettings) -> list:
     arms = LatentProbe().run(view, settings, lambda *_: None)
     for arm in arms:
-        arm.fit()
+        arm.fit(lambda _: None)
     return arms
 
 

@@ -74,7 +74,9 @@ def test_verify_ends_with_the_exit_code_of_a_bundle_when_something_is_wrong(bund
 def test_inspect_shows_shapes_and_settings_and_no_value(bundle: Path) -> None:
     output = invoke("inspect", bundle, "--frames", "--settings").output
     assert "complete, recorded by tap" in output
-    assert f"session {SESSION}: forward: 1 messages" in output
+    (row,) = [line.split() for line in output.splitlines() if line.startswith(SESSION) and " forward " in line]
+    assert row[:4] == [SESSION, "forward", "1", "1"]
+    assert "forward: 1 frames of 2x3x8 fp32" in output
     assert "step 1 forward fp32 2x3x8 192 bytes" in output
     assert "setting frame.rows = 4" in output
     assert "0.12" not in output
