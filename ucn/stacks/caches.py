@@ -1,8 +1,9 @@
 """Key-value caches of one session: which positions are real, how large they are, and how they are rolled back.
 
-Each cache is transformers' own, beside a mask of real positions [B, total]. Sliding layers keep no more than their
-window, so a cache that has grown past a window cannot be cropped: StateError. A cache whose forward pass failed
-half-way is lost, and using it again is refused rather than started afresh.
+Each cache is transformers' own, beside a mask of real positions [B, total] on the CPU, which is None while all are
+real: a cache without padding then costs a decode step neither a mask nor a look at one. Sliding layers keep no more
+than their window, so a cache that has grown past a window cannot be cropped: StateError. A cache whose forward pass
+failed half-way is lost, and using it again is refused rather than started afresh.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from ucn.stacks.base import ForwardCall, StackLimits
 
 @dataclass
 class CacheEntry:
-    """One cache and the mask [B, total] of its real positions, True for real."""
+    """One cache of B sequences by `num_positions` positions, padding included; `mask` as the module says."""
 
     cache: DynamicCache
-    mask: torch.Tensor
+    num_sequences: int
+    num_positions: int = 0
+    mask: torch.Tensor | None = None
 
-    @property
-    def num_positions(self) -> int:
-        """Positions so far, padding included."""
-        return int(self.mask.shape[1])
+    def mask_with(self, new: torch.Tensor | None, num_new: int) -> torch.Tensor | None:
+        """The mask of the cached positions and `num_new` more, which `new` [B, num_new] masks."""
+        if self.mask is None and new is None:
+            return None
+        old = _all_real(self.num_sequences, self.num_positions) if self.mask is None else self.mask
+        new = _all_real(self.num_sequences, num_new) if new is None else new
+        return torch.cat([old, new], dim=1)
 
     @property
     def num_bytes(self) -> int:
@@ -63,27 +69,28 @@ class CacheTable:
                 remedy="open the session with larger max_cache_sequences and max_cache_positions",
             )
         if entry is None:
-            empty = torch.ones(num_sequences, 0, dtype=torch.bool, device=self._base.device)
-            return CacheEntry(self._base.new_cache(), empty)
-        if entry.mask.shape[0] != num_sequences:
+            return CacheEntry(self._base.new_cache(), num_sequences)
+        if entry.num_sequences != num_sequences:
             raise FrameError(
-                f"step {call.step}: {num_sequences} sequences, but cache {call.cache_id} has {entry.mask.shape[0]}",
+                f"step {call.step}: {num_sequences} sequences, but cache {call.cache_id} has {entry.num_sequences}",
                 remedy="reorder the cache first, or use another cache_id",
             )
         return entry
 
-    def check_mask(self, call: ForwardCall, mask: torch.Tensor) -> None:
+    def check_mask(self, call: ForwardCall, mask: torch.Tensor | None) -> None:
         """FrameError for padding after a real position where a layer slides: it would take room in the window."""
-        has_gap = bool((mask[:, :-1] & ~mask[:, 1:]).any())
-        if has_gap and any(window is not None for window in self._windows):
+        if mask is None or all(window is None for window in self._windows):
+            return
+        if bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise FrameError(
                 f"step {call.step}: padding after real positions in a cache with a sliding window",
                 remedy="pad on the left, in the first frame of the cache only",
             )
 
-    def keep(self, cache_id: int, entry: CacheEntry, mask: torch.Tensor) -> None:
-        """Records that `entry` now covers `mask`."""
+    def keep(self, cache_id: int, entry: CacheEntry, mask: torch.Tensor | None, num_new: int) -> None:
+        """Records that `entry` now holds `num_new` more positions, and `mask` covers all."""
         entry.mask = mask
+        entry.num_positions += num_new
         self._entries[cache_id] = entry
 
     def lose(self, cache_id: int) -> None:
@@ -105,7 +112,7 @@ class CacheTable:
     def reorder(self, cache_id: int, indices: Sequence[int]) -> None:
         """Sequence i becomes old sequence indices[i]."""
         entry = self._entry(cache_id)
-        count = int(entry.mask.shape[0])
+        count = entry.num_sequences
         if not indices or any(not 0 <= index < count for index in indices):
             raise FrameError(
                 f"cache {cache_id}: reorder needs indices from 0 to {count - 1}",
@@ -116,9 +123,11 @@ class CacheTable:
                 f"cache {cache_id}: {len(indices)} sequences exceed {self._limits.max_cache_sequences}",
                 remedy="open the session with larger max_cache_sequences",
             )
-        order = torch.tensor(list(indices), dtype=torch.long, device=entry.mask.device)
+        order = torch.tensor(list(indices), dtype=torch.long, device=self._base.device)
         entry.cache.reorder_cache(cast("torch.LongTensor", order))
-        entry.mask = entry.mask.index_select(0, order)
+        entry.num_sequences = len(indices)
+        if entry.mask is not None:
+            entry.mask = none_if_full(entry.mask.index_select(0, order.cpu()))
 
     def crop(self, cache_id: int, num_positions: int) -> None:
         """Keeps the first `num_positions` positions."""
@@ -138,7 +147,9 @@ class CacheTable:
                     remedy="release it and send the kept positions again",
                 )
             entry.cache.crop(num_positions - total)
-            entry.mask = entry.mask[:, :num_positions]
+            entry.num_positions = num_positions
+            if entry.mask is not None:
+                entry.mask = none_if_full(entry.mask[:, :num_positions])
 
     def release(self, cache_id: int) -> None:
         """Frees a cache; its id may be used again."""
@@ -165,6 +176,15 @@ class CacheTable:
                 f"cache {cache_id} was lost when a forward pass failed",
                 remedy="release it and send the positions again",
             )
+
+
+def none_if_full(mask: torch.Tensor) -> torch.Tensor | None:
+    """A mask [B, T], or None when all of it is real."""
+    return None if bool(mask.all()) else mask
+
+
+def _all_real(num_sequences: int, num_positions: int) -> torch.Tensor:
+    return torch.ones(num_sequences, num_positions, dtype=torch.bool)
 
 
 def _windows(base: MiddleModel) -> list[int | None]:

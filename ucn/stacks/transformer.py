@@ -1,8 +1,9 @@
 """The model's own decoder layers [first, last) as a session's computation: inference with KV caches, and training.
 
 Attention masks never cross: they are rebuilt from the number of real positions of each sequence and the padding side,
-and position ids count real positions, as transformers' generate does. Full frames run without a mask. Layers run in
-eval mode (no dropout), so a step that is sent again gives the same bytes.
+and position ids count real positions, as transformers' generate does. Where nothing is padded there are neither: the
+layers count for themselves and attention takes its fastest path. Layers run in eval mode (no dropout), so a step that
+is sent again gives the same bytes.
 
 Refused: rows of another width, lengths that do not fit, more positions than the model was built for, a KV cache in a
 session that asked for none, a TRAIN frame outside a training session, too many steps that wait for their gradient.
@@ -23,7 +24,7 @@ from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.v1 import stack_pb2
 from ucn.stacks.adapters import frozen, full_copy, with_lora
 from ucn.stacks.base import ForwardCall, PaddingSide, StackLimits, StackState
-from ucn.stacks.caches import CacheEntry, CacheTable
+from ucn.stacks.caches import CacheEntry, CacheTable, none_if_full
 from ucn.stacks.training import KeptGraphs, Trainable
 
 
@@ -56,7 +57,7 @@ class TransformerStack:
         rows = rows.to(device=self._device, dtype=self._dtype)
         if call.mode == "cached":
             return self._forward_cached(rows, call)
-        mask = padding_mask(call.row_lengths, call.padding_side, rows.shape).to(self._device)
+        mask = padding_mask(call.row_lengths, call.padding_side, rows.shape)
         if call.mode == "evaluate":
             with torch.no_grad():
                 return self._run(rows, mask)
@@ -121,8 +122,7 @@ class TransformerStack:
     def _forward_cached(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
         entry = self._caches.open(call, rows.shape)
         self._check_positions(call, entry.num_positions + rows.shape[1])
-        new = padding_mask(call.row_lengths, call.padding_side, rows.shape).to(self._device)
-        mask = torch.cat([entry.mask, new], dim=1)
+        mask = entry.mask_with(padding_mask(call.row_lengths, call.padding_side, rows.shape), rows.shape[1])
         self._caches.check_mask(call, mask)
         try:
             with torch.no_grad():
@@ -131,16 +131,15 @@ class TransformerStack:
             # some layers have the new positions and some have not
             self._caches.lose(call.cache_id)
             raise
-        self._caches.keep(call.cache_id, entry, mask)
+        self._caches.keep(call.cache_id, entry, mask, rows.shape[1])
         return output
 
-    def _run(self, rows: torch.Tensor, mask: torch.Tensor, entry: CacheEntry | None = None) -> torch.Tensor:
-        is_full = bool(mask.all())
+    def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, entry: CacheEntry | None = None) -> torch.Tensor:
         with self._autocast():
             output: torch.Tensor = self._model(
                 rows,
-                attention_mask=None if is_full else mask.long(),
-                position_ids=position_ids(mask, rows.shape[1]),
+                attention_mask=None if mask is None else mask.to(self._device).long(),
+                position_ids=None if mask is None else position_ids(mask, rows.shape[1]).to(self._device),
                 cache=None if entry is None else entry.cache,
             )
         return output.to(self._dtype)
@@ -176,11 +175,11 @@ class TransformerStack:
             )
 
 
-def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]) -> torch.Tensor:
-    """[B, T], True for real positions, of sequences with these lengths; all True when `lengths` is empty."""
+def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]) -> torch.Tensor | None:
+    """[B, T], True for real positions, of sequences with these lengths; None when all positions are real."""
     num_sequences, num_positions = int(shape[0]), int(shape[1])
     if not lengths:
-        return torch.ones(num_sequences, num_positions, dtype=torch.bool)
+        return None
     if len(lengths) != num_sequences or any(not 1 <= length <= num_positions for length in lengths):
         raise FrameError(
             f"row_lengths has {len(lengths)} entries for {num_sequences} sequences, or one not in 1 to {num_positions}",
@@ -190,7 +189,7 @@ def padding_mask(lengths: Sequence[int], side: PaddingSide, shape: Sequence[int]
         raise FrameError("row_lengths without a padding side", remedy="set padding_side to LEFT or RIGHT")
     counts = torch.tensor(list(lengths)).unsqueeze(1)
     positions = torch.arange(num_positions).unsqueeze(0)
-    return positions < counts if side == "right" else positions >= num_positions - counts
+    return none_if_full(positions < counts if side == "right" else positions >= num_positions - counts)
 
 
 def position_ids(mask: torch.Tensor, num_new: int) -> torch.Tensor:
