@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import math
 import os
 import tomllib
 import typing
@@ -25,6 +26,7 @@ import rfc8785
 from splitwire.errors import SettingsError
 
 _Tree = dict[str, Any]
+_CANONICAL_INTEGERS = 1 << 53
 T = TypeVar("T")
 
 
@@ -38,28 +40,41 @@ def load_settings(
 ) -> T:
     """The effective settings of `program`: a frozen dataclass `cls`, whose nested dataclasses are sections."""
     tree: _Tree = {}
+    origins: dict[str, str] = {}
     if file is not None:
         merge(tree, _read_toml(file), str(file))
         check_keys(cls, tree, str(file))
     from_environment = _from_environment(program, os.environ if environment is None else environment)
     for source, pairs in (("environment", from_environment), ("command line", overrides)):
         for key, text in pairs:
-            layer = _nest(key, _value(text))
+            layer = _nest(key, _value(text, _hint_of(cls, key)))
             check_keys(cls, layer, source)
             merge(tree, layer, source)
-    return build(cls, tree, str(file) if file else "settings")
+            origins[key] = source
+    return build(cls, tree, str(file) if file else "settings", origins)
 
 
-def build(cls: type[T], tree: Mapping[str, Any], source: str) -> T:
-    """Validates a tree of plain values into `cls`; SettingsError names the first wrong key."""
+def build(cls: type[T], tree: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None) -> T:
+    """Validates a tree of plain values into `cls`; SettingsError names the first wrong key.
+
+    Keys came from `source`, but for those that `origins` knows better.
+    """
     check_keys(cls, tree, source)
     try:
-        return pydantic.TypeAdapter(cls).validate_python(dict(tree))
+        settings = pydantic.TypeAdapter(cls).validate_python(dict(tree))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         given = "" if first["type"] == "missing" else f", got {first['input']!r}"
-        raise SettingsError(f"{source}: {key}: {first['msg']}{given}", remedy="see docs/configuration.md") from None
+        where = _origin(key, source, origins or {})
+        raise SettingsError(f"{where}: {key}: {first['msg']}{given}", remedy="see docs/configuration.md") from None
+    for key, value in flatten(to_tree(settings)):
+        if not _is_canonical(value):
+            where = _origin(key, source, origins or {})
+            raise SettingsError(
+                f"{where}: {key} is {value!r}", remedy="give a finite number, and an integer below 2**53"
+            )
+    return settings
 
 
 def to_tree(settings: Any) -> _Tree:
@@ -112,6 +127,8 @@ def check_keys(cls: type, tree: Mapping[str, Any], source: str, path: str = "") 
             raise SettingsError(f"{source}: unknown key {path}{key}", remedy=remedy)
         section = _section(known[key])
         if section is None:
+            if isinstance(value, bool) and _is_number(known[key]):
+                raise SettingsError(f"{source}: {path}{key} is a number, got {value!r}", remedy="write a number")
             continue
         if not isinstance(value, Mapping):
             raise SettingsError(f"{source}: {path}{key} is a section, got {value!r}", remedy=f"write [{path}{key}]")
@@ -119,8 +136,48 @@ def check_keys(cls: type, tree: Mapping[str, Any], source: str, path: str = "") 
 
 
 def _section(hint: Any) -> type | None:
-    options = typing.get_args(hint) or (hint,)
-    return next((option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)), None)
+    return next((option for option in _options(hint) if dataclasses.is_dataclass(option)), None)
+
+
+def _options(hint: Any) -> list[type]:
+    """The types that a hint allows; empty for literals and containers."""
+    return [option for option in typing.get_args(hint) or (hint,) if isinstance(option, type)]
+
+
+def _is_number(hint: Any) -> bool:
+    options = _options(hint)
+    return bool(options) and set(options) <= {int, float}
+
+
+def _is_text(hint: Any) -> bool:
+    options = _options(hint)
+    return bool(options) and set(options) <= {str, Path, type(None)}
+
+
+def _is_canonical(value: Any) -> bool:
+    """Whether a leaf has a canonical form: hashes and signatures cover the settings."""
+    if isinstance(value, list):
+        return all(_is_canonical(item) for item in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or abs(value) < _CANONICAL_INTEGERS
+
+
+def _origin(key: str, source: str, origins: Mapping[str, str]) -> str:
+    return next((where for known, where in origins.items() if key == known or key.startswith(f"{known}.")), source)
+
+
+def _hint_of(cls: type, key: str) -> Any:
+    """The type hint of a dotted key; None for one that does not exist, of which check_keys tells."""
+    section: type | None = cls
+    hint: Any = None
+    for part in key.split("."):
+        hints = {} if section is None else typing.get_type_hints(section)
+        if part not in hints:
+            return None
+        hint = hints[part]
+        section = _section(hint)
+    return hint
 
 
 def _read_toml(file: Path) -> _Tree:
@@ -128,7 +185,11 @@ def _read_toml(file: Path) -> _Tree:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"settings file {file} cannot be read: {error.strerror}", remedy="check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise SettingsError(f"settings file {file} is not TOML: it is not UTF-8", remedy="give a TOML file") from None
+    except RecursionError:
+        raise SettingsError(f"settings file {file} is nested too deeply", remedy="see docs/configuration.md") from None
+    except ValueError as error:  # a TOMLDecodeError, or an integer with more digits than Python converts
         raise SettingsError(f"settings file {file} is not TOML: {error}", remedy="correct the line it names") from None
 
 
@@ -141,11 +202,13 @@ def _from_environment(program: str, environment: Mapping[str, str]) -> list[tupl
     ]
 
 
-def _value(text: str) -> Any:
+def _value(text: str, hint: Any) -> Any:
+    """Text as a TOML value, else as it is; a setting that is text stays so where it looks like a number (--out 7)."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
         return text
+    return text if _is_text(hint) and not isinstance(value, str) else value
 
 
 def _nest(key: str, value: Any) -> _Tree:

@@ -83,3 +83,49 @@ def test_rendered_settings_show_every_key_and_the_hash() -> None:
     text = settings.render(Example())
     assert "limits.max_sessions = 8" in text
     assert settings.settings_hash(Example()) in text
+
+
+def test_a_text_stays_text_where_it_looks_like_another_value(tmp_path: Path) -> None:
+    """A folder may be called 2026, from the command line and from the environment."""
+    for text in ("2026", "true", "1e5", "inf", "2026-11-30"):
+        assert load(tmp_path, address=text, folder=text) == Example(address=text, folder=Path(text))
+    assert load(tmp_path, environment={"SPLITWIRE_UCN__ADDRESS": "7"}).address == "7"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"nan"'])
+def test_a_number_that_is_not_finite_is_refused_by_its_key(tmp_path: Path, value: str) -> None:
+    """Settings are hashed and signed in canonical JSON, which has no such numbers."""
+    with pytest.raises(SettingsError, match=r"limits\.ratio"):
+        load(tmp_path, limits__ratio=value)
+    with pytest.raises(SettingsError, match=r"example\.toml: limits\.ratio"):
+        load(tmp_path, f"[limits]\nratio = {value}")
+
+
+def test_an_integer_beyond_the_canonical_range_is_refused_by_its_key(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"limits\.max_sessions is 99+.*2\*\*53"):
+        load(tmp_path, limits__max_sessions="9" * 20)
+    with pytest.raises(SettingsError):
+        load(tmp_path, limits__max_sessions="9" * 5000)
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load(tmp_path, f"[limits]\nmax_sessions = {'9' * 5000}")
+
+
+def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"limits\.max_sessions is a number, got True"):
+        load(tmp_path, "[limits]\nmax_sessions = true")
+
+
+def test_a_wrong_value_names_the_place_it_came_from(tmp_path: Path) -> None:
+    """The file is not blamed for what the environment or the command line said."""
+    with pytest.raises(SettingsError, match=r"^environment: limits\.max_sessions"):
+        load(tmp_path, "[limits]\nratio = 0.1", {"SPLITWIRE_UCN__LIMITS__MAX_SESSIONS": "many"})
+    with pytest.raises(SettingsError, match=r"^command line: limits\.max_sessions"):
+        load(tmp_path, "[limits]\nratio = 0.1", limits__max_sessions="many")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\x00", b"a = " + b"[" * 5000])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "binary.toml"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"binary\.toml"):
+        settings.load_settings(Example, program="ucn", file=file, environment={})
