@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from splitwire.backbone import MiddleModel, load_middle
+from splitwire.backbone import MiddleModel, load_middle, usable_device
 from splitwire.backbone import identity as identity_of
 from splitwire.frames import torch_dtype, wire_dtype
 from splitwire.v1 import stack_pb2
@@ -46,8 +46,13 @@ class Node:
 
 
 def load_node(settings: UcnSettings) -> Node:
-    """Loads what the settings allow. ModelError for a model that is missing, unsupported or cut impossibly."""
+    """Loads what the settings allow.
+
+    ModelError for a model that is missing, unsupported or cut impossibly, and for a device that is not there.
+    """
     identity, base = None, None
+    if "gram" in settings.stacks:
+        usable_device(settings.gram_device)
     if "transformer" in settings.stacks:
         identity, base = identity_of(settings.model), load_middle(settings.model)
     transformer, gram = _executors(settings)

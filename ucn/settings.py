@@ -78,7 +78,7 @@ class UcnSettings:
     """Computations that sessions may ask for."""
     gram_device: _Name = "cpu"
     """Device of torch for the gram stack."""
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """Threads of torch on the CPU; 0 leaves the choice to torch."""
     lease_seconds: Annotated[int, Field(ge=1)] = 120
     """A session without a stream is freed after this long."""

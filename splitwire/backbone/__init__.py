@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         load_tail,
         load_tokenizer,
         load_whole,
+        usable_device,
     )
     from splitwire.backbone.parts import BackbonePart, HeadModel, MiddleModel, TailModel
 
@@ -40,6 +41,7 @@ _HOMES = {
     "load_tail": "loading",
     "load_tokenizer": "loading",
     "load_whole": "loading",
+    "usable_device": "loading",
     "BackbonePart": "parts",
     "HeadModel": "parts",
     "MiddleModel": "parts",
@@ -66,6 +68,7 @@ __all__ = [
     "load_tail",
     "load_tokenizer",
     "load_whole",
+    "usable_device",
 ]
 
 

@@ -78,7 +78,7 @@ class Checkpoint:
     def _files(self) -> list[Path]:
         index = self.folder / _INDEX_FILE
         if index.is_file():
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            names = _indexed_files(index)
             files = [self.folder / Path(name).name for name in sorted(names)]
         elif (self.folder / _SINGLE_FILE).is_file():
             files = [self.folder / _SINGLE_FILE]
@@ -172,6 +172,16 @@ def _key(files: list[Path]) -> str:
         status = file.stat()
         digest.update(f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:24]
+
+
+def _indexed_files(index: Path) -> set[str]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {str(name) for name in weight_map.values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(
+            f"{index} is not an index of weights ({type(error).__name__})", remedy="download it again"
+        ) from None
 
 
 def _read_header(file: Path) -> Iterator[StoredTensor]:

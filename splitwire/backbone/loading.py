@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from splitwire.backbone.checkpoint import Checkpoint, open_checkpoint
-from splitwire.backbone.families import Family, checkpoint_prefix, family_of, slice_config
+from splitwire.backbone.families import FAMILIES, Family, checkpoint_prefix, family_of, slice_config
 from splitwire.backbone.parts import HeadModel, MiddleModel, TailModel, ZeroPositions
 from splitwire.backbone.settings import ModelSettings
 from splitwire.errors import ModelError
@@ -35,9 +35,10 @@ def load_config(settings: ModelSettings) -> Any:
 def load_tokenizer(settings: ModelSettings) -> Any:
     """The model's tokenizer; one without a padding token pads with its end token."""
     folder = open_checkpoint(settings).folder
+    _config_of(folder)  # the tokenizer's reader looks into it too, and would blame the vocabulary
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - its readers raise whatever a broken file makes them
         raise ModelError(
             f"tokenizer in {folder} cannot be read ({type(error).__name__})",
             remedy="the folder needs tokenizer.json or the family's vocabulary files",
@@ -51,7 +52,13 @@ def load_generation_config(settings: ModelSettings) -> Any:
     """What the model's authors set for generation, else what follows from its config."""
     folder = open_checkpoint(settings).folder
     if (folder / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(folder)
+        try:
+            return GenerationConfig.from_pretrained(folder)
+        except Exception as error:  # noqa: BLE001 - its reader raises whatever a broken file makes it
+            raise ModelError(
+                f"{folder / 'generation_config.json'} cannot be read ({type(error).__name__})",
+                remedy="restore it, or remove it to use what follows from config.json",
+            ) from None
     return GenerationConfig.from_model_config(_config_of(folder))
 
 
@@ -107,8 +114,22 @@ class _Loader:
         self.num_layers = int(self.config.num_hidden_layers)
         self.first, self.last = settings.layer_range(self.num_layers)
         self.prefix = checkpoint_prefix(self.family, self.checkpoint.tensors)
+        self._check_depth()
         self.dtype = TORCH_DTYPES[settings.dtype]
-        self.device = _device(settings.device)
+        self.device = usable_device(settings.device)
+
+    def _check_depth(self) -> None:
+        """Before anything of the size that the config claims is built."""
+        start = f"{self.prefix}{self.family.layers}."
+        numbers = (
+            name.removeprefix(start).partition(".")[0] for name in self.checkpoint.tensors if name.startswith(start)
+        )
+        stored = 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
+        if stored != self.num_layers:
+            raise ModelError(
+                f"the config in {self.checkpoint.folder} says {self.num_layers} layers, the weights have {stored}",
+                remedy="check that config.json belongs to these weights, and that the download is complete",
+            )
 
     def body(self, first: int, last: int, *, norm: bool, embedding: bool) -> Any:
         """The base model with layers [first, last), without what it does not own, filled from the checkpoint."""
@@ -160,10 +181,10 @@ class _Loader:
 def _config_of(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config(decoder=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - its reader raises whatever a broken file makes it
         raise ModelError(
             f"model config in {folder} cannot be read ({type(error).__name__})",
-            remedy="the folder needs a config.json of a supported family",
+            remedy=f"the folder needs a config.json of a supported family: {', '.join(sorted(FAMILIES))}",
         ) from None
     family_of(config)
     return config
@@ -192,11 +213,20 @@ def _linear(weight: torch.Tensor) -> nn.Linear:
     return layer
 
 
-def _device(name: str) -> torch.device:
+def usable_device(name: str) -> torch.device:
+    """The device, after a tensor was made on it; ModelError when there is none of that name here."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ModelError(f"device {name!r} is not a device", remedy="use cpu, cuda or cuda:0") from None
+    if device.type == "meta":
+        raise ModelError(f"device {name!r} holds no values", remedy="use cpu, cuda or cuda:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {name!r} is not available here", remedy="use cpu, or install a CUDA build of torch")
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ModelError(
+            f"device {name!r} is not available here", remedy="use cpu, or a device of this machine"
+        ) from None
     return device
