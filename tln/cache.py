@@ -69,6 +69,7 @@ class SplitCache(Cache):
         """SettingsError unless `num_new` positions may follow what is cached under this mask [B, past + new].
 
         Padding comes with the first pass only: the untrusted node learns the lengths then and extends them by itself.
+        So without padding in the first pass the whole mask is real.
         """
         if mask_BT is None:
             if self.has_padding:
@@ -78,7 +79,8 @@ class SplitCache(Cache):
                 )
             return
         total = self.get_seq_length() + num_new
-        if mask_BT.ndim != 2 or mask_BT.shape[1] != total or not bool((mask_BT[:, -num_new:] != 0).all()):
+        must_be_real = mask_BT[:, -num_new:] if self.has_padding else mask_BT
+        if mask_BT.ndim != 2 or mask_BT.shape[1] != total or not bool(must_be_real.all()):
             raise SettingsError(
                 f"attention_mask of shape {list(mask_BT.shape)} does not continue {total - num_new} cached positions "
                 f"by {num_new} real ones",

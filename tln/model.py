@@ -98,6 +98,8 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         if cache is None and use_cache:
             cache = self.new_cache()
         context = self._context(input_ids, attention_mask, position_ids, cache, labels, documents)
+        if not context.row_lengths and not (cache is not None and cache.has_padding):
+            attention_mask = None  # nothing is masked: each part would find that out again at every step
         normed = self._through(input_ids, attention_mask, position_ids, cache, context)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.tail.logits(normed[:, kept])

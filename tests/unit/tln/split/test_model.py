@@ -85,6 +85,18 @@ def test_padding_is_known_from_the_first_pass_on(split: Callable[..., Any], batc
         pair.model(batch[:, :1], attention_mask=torch.cat((mask, torch.ones(3, 1)), 1), cache=cache)
 
 
+def test_a_cached_position_cannot_be_masked_afterwards(split: Callable[..., Any], batch: torch.Tensor) -> None:
+    """The untrusted node took it as real and would go on to attend to it."""
+    pair = split("llama")
+    cache = pair.model.new_cache()
+    mask = torch.ones(3, 13, dtype=torch.int64)
+    mask[1, 0] = 0
+    with torch.no_grad():
+        pair.model(batch, cache=cache)
+        with pytest.raises(SettingsError, match="does not continue"):
+            pair.model(batch[:, :1], attention_mask=mask, cache=cache)
+
+
 def test_sequences_of_a_cache_can_be_repeated_and_chosen(split: Callable[..., Any], batch: torch.Tensor) -> None:
     """All three parts follow, and the answer is that of the chosen sequences."""
     pair = split("llama")
