@@ -15,6 +15,7 @@ import hashlib
 import math
 import os
 import tomllib
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -141,7 +142,9 @@ def _section(hint: Any) -> type | None:
 
 def _options(hint: Any) -> list[type]:
     """The types that a hint allows; empty for literals and containers."""
-    return [option for option in typing.get_args(hint) or (hint,) if isinstance(option, type)]
+    is_union = typing.get_origin(hint) in {typing.Union, types.UnionType}
+    options = typing.get_args(hint) if is_union else (hint,)
+    return [option for option in options if isinstance(option, type) and not typing.get_args(option)]
 
 
 def _is_number(hint: Any) -> bool:

@@ -90,6 +90,7 @@ def test_a_text_stays_text_where_it_looks_like_another_value(tmp_path: Path) -> 
     for text in ("2026", "true", "1e5", "inf", "2026-11-30"):
         assert load(tmp_path, address=text, folder=text) == Example(address=text, folder=Path(text))
     assert load(tmp_path, environment={"SPLITWIRE_UCN__ADDRESS": "7"}).address == "7"
+    assert load(tmp_path, names='["a", "7"]').names == ("a", "7")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", '"nan"'])
