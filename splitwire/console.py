@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import typer
 
-from splitwire.errors import InternalError, SplitwireError
+from splitwire.errors import InternalError, RecordingError, SplitwireError
 
 _SPIN_COUNT = "30000"
 _INTERRUPTED = 130
@@ -33,12 +33,15 @@ def run(app: Callable[[], object], program: str) -> None:
         sys.stderr.close()
         sys.exit(_INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place; a bug ends in one line, with the way to see more
-        message = f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it"
-        _fail(
-            program,
-            message,
-            InternalError.exit_code,
-        )
+        _fail(program, *_explain(error))
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """Message and exit code of what no module foresaw: the system's refusal with its reason, else a bug."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        return f"{where}{error.strerror}. Check the path, its owner and the disk", RecordingError.exit_code
+    return f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it", InternalError.exit_code
 
 
 def prepare_process() -> None:

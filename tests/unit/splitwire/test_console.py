@@ -1,0 +1,46 @@
+"""Every program ends in one line and the exit code of the error tree; what no module foresaw shows no content."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from splitwire import console
+from splitwire.errors import BundleError, SettingsError
+
+MARKER = "quokka-marker-2291"
+
+
+def ending(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """Exit code and stderr of a program that raises the error."""
+
+    def app() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as caught:
+        console.run(app, "tln")
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SettingsError("x is 3", remedy="use 4"), 2, "tln: error: x is 3. use 4"),
+        (BundleError("cut off"), 4, "tln: error: cut off"),
+        (KeyboardInterrupt(), 130, "tln: error: interrupted"),
+        (ValueError(MARKER), 70, "tln: error: internal error (ValueError). Set SPLITWIRE_DEBUG=1 to see it"),
+        (OSError(MARKER), 70, "tln: error: internal error (OSError). Set SPLITWIRE_DEBUG=1 to see it"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/x"),
+            5,
+            "tln: error: out/x: No space left on device. Check the path, its owner and the disk",
+        ),
+    ],
+)
+def test_one_line_and_the_exit_code(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPLITWIRE_DEBUG", raising=False)
+    assert ending(error, capsys) == (code, f"{line}\n")
