@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 PROTOCOL_VERSION = 1
 SERVICE = "splitwire.v1.StackService"
@@ -23,6 +24,9 @@ ERROR_KEY = "splitwire-error"
 
 REMEDY_KEY = "splitwire-remedy"
 """Trailing metadata with the remedy, which also ends the status text."""
+
+LABEL_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What may name a checkpoint."""
 
 KEEPALIVE_TIME_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000

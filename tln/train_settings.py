@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from splitwire.errors import SettingsError
+from splitwire.wire import LABEL_PATTERN
+
+_MAX_FRAMES = 1 << 16
+"""Far more than one message can hold."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,24 @@ def check_train(settings: TrainSettings) -> None:
     for name in ("steps", "frames_per_step"):
         if getattr(settings, name) < 1:
             raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use at least 1")
+    if settings.frames_per_step > _MAX_FRAMES:
+        raise SettingsError(
+            f"train.frames_per_step is {settings.frames_per_step}",
+            remedy=f"use at most {_MAX_FRAMES}; the untrusted node may allow fewer rows (limits.max_rows)",
+        )
     if settings.learning_rate <= 0:
         raise SettingsError(f"train.learning_rate is {settings.learning_rate}", remedy="use a number above 0")
     for name in ("remote_learning_rate", "weight_decay", "warmup_steps", "max_gradient_norm", "max_evaluation_blocks"):
         if getattr(settings, name) < 0:
             raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use 0 (off) or more")
+    if settings.remote_checkpoint and not LABEL_PATTERN.fullmatch(settings.remote_checkpoint):
+        raise SettingsError(
+            f"train.remote_checkpoint {settings.remote_checkpoint!r} is no label",
+            remedy="use 1 to 64 letters, digits, '-' and '_'",
+        )
+
+
+def check_prepare(settings: PrepareSettings) -> None:
+    """SettingsError for a number out of range."""
+    if settings.batch_blocks < 1:
+        raise SettingsError(f"prepare.batch_blocks is {settings.batch_blocks}", remedy="use at least 1, such as 16")

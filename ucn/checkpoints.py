@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from splitwire.errors import HandshakeError, LimitError, StateError
+from splitwire.errors import HandshakeError, LimitError, SettingsError, StateError
 from splitwire.settings import canonical_json
 from ucn.handshake import check_label
 from ucn.stacks.base import StackState
@@ -34,6 +35,8 @@ class CheckpointStore:
     """The folder of checkpoints; None refuses all of them."""
 
     def __init__(self, folder: Path | None, max_per_peer: int) -> None:
+        if folder is not None:
+            _make_writable(folder)
         self._folder = folder
         self._max_per_peer = max_per_peer
 
@@ -80,6 +83,19 @@ class CheckpointStore:
             raise StateError("this node keeps no checkpoints", remedy="set checkpoint_dir on the untrusted node")
         check_label(label)
         return self._folder / hashlib.sha256(owner.encode()).hexdigest()[:16] / f"{label}{_SUFFIX}"
+
+
+def _make_writable(folder: Path) -> None:
+    """At the start, so that no peer learns after its training that nothing can be kept."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"checkpoint_dir {folder} cannot be written: {error.strerror}",
+            remedy="name a folder of this user, or leave it out to keep no checkpoints",
+        ) from None
 
 
 def _publish(partial: Path, path: Path) -> str:

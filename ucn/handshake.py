@@ -7,16 +7,14 @@ see ucn.stacks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from splitwire.errors import HandshakeError
 from splitwire.frames import wire_dtype_name
 from splitwire.v1 import stack_pb2
-from splitwire.wire import PROTOCOL_VERSION
+from splitwire.wire import LABEL_PATTERN, PROTOCOL_VERSION
 from ucn.stacks import STACK_NAMES
 
-LABEL_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 COMPUTE_DTYPES = (stack_pb2.WIRE_DTYPE_FP32, stack_pb2.WIRE_DTYPE_BF16, stack_pb2.WIRE_DTYPE_FP16)
 WIRE_DTYPES = (*COMPUTE_DTYPES, stack_pb2.WIRE_DTYPE_INT8_ROW)
 _MODES = (stack_pb2.SESSION_MODE_INFERENCE, stack_pb2.SESSION_MODE_TRAINING)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from splitwire.errors import SettingsError
 from splitwire.v1 import stack_pb2
 from ucn.settings import LimitSettings
 
@@ -42,6 +43,14 @@ def test_training_resumed_from_a_checkpoint_goes_on_bit_for_bit(
     stream = client.stream(client.open(kit.gram_request(resume_checkpoint="after-3")).session_id)
     _train(stream, kit, 1, 2)
     assert torch.equal(stream.forward(200, kit.rows(1, 4)), expected)
+
+
+def test_a_folder_that_cannot_be_written_stops_the_node_at_its_start(start_server: Any, tmp_path: Path) -> None:
+    """Not its peers, after their training."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/checkpoints")):
+        with pytest.raises(SettingsError, match=f"checkpoint_dir {folder} cannot be written"):
+            start_server(checkpoint_dir=folder)
 
 
 def test_a_checkpoint_belongs_to_its_peer(start_server: Any, connect: Any, kit: Any, tmp_path: Path) -> None:
@@ -120,8 +129,9 @@ def test_a_folder_that_cannot_be_written_is_reported_without_its_path(
 ) -> None:
     """A disk that fails is the node's limit; the session goes on."""
     blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
     client = connect(start_server(checkpoint_dir=blocked))
+    blocked.rmdir()
+    blocked.write_text("not a folder")
     session_id = client.open(kit.gram_request()).session_id
     with pytest.raises(kit.refusal, match="cannot be written") as refusal:
         client.stream(session_id).control(1, checkpoint=stack_pb2.Checkpoint(label="one"))
