@@ -6,14 +6,17 @@ The run key is fresh. Of the documents a random share is held out; they are name
 and scored by the utility gate under the same defence.
 
 Left behind in train.out: report.json (numbers only, no document and no id) and trusted.safetensors (the private parts
-that were trained, 0600). Both are written at the end, whole or not at all.
+that were trained, 0600). Both are written at the end, whole or not at all; that they can be written is known before
+anything crosses.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ import torch
 
 from splitwire import __version__
 from splitwire.backbone import load_tokenizer
-from splitwire.errors import SettingsError
+from splitwire.errors import PeerError, RecordingError, SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file
 from tln.calibration import median_gradient_norm
 from tln.connect import Connected, PolicyMaker, TrustedParts, connect
@@ -34,6 +37,7 @@ from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
 from tln.settings import TlnSettings, check_training
+from tln.train_settings import TrainSettings
 from tln.trainer import History, Trainer, TrainingText, mean_of_last
 from tln.transport import Transport
 from tln.utility import Utility, judge, split_losses
@@ -80,17 +84,23 @@ def finetune(
     membership = split_members(
         texts.private, settings.corpus.holdout_ratio, run_key.stream(_SET_UP_SCOPE, 0, "membership")
     )
-    with connect(
-        settings,
-        mode="training",
-        make_policy=_policy_maker(settings, texts, prepared),
-        documents=_documents(texts.private, membership),
-        run_key=run_key,
-        announce=announce,
-        transport=transport,
-    ) as connected:
+    with (
+        _results_folder(Path(settings.train.out)) as out,
+        connect(
+            settings,
+            mode="training",
+            make_policy=_policy_maker(settings, texts, prepared),
+            documents=_documents(texts.private, membership),
+            run_key=run_key,
+            announce=announce,
+            transport=transport,
+        ) as connected,
+    ):
         report = _run(settings, connected, texts, prepared, membership, progress)
-    _write(Path(settings.train.out), report, connected.model)
+        _write(out, report, connected.model)
+        refusal = _save_remotely(settings.train, connected.model)
+    if refusal is not None:
+        raise refusal
     return report
 
 
@@ -109,8 +119,6 @@ def _run(
     trainer.prime(progress)
     history = trainer.train(progress)
     utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)
-    if settings.train.remote_checkpoint:
-        model.crossing.checkpoint(settings.train.remote_checkpoint)
     steps = settings.train.steps
     return Report(
         effective=dict(connected.effective),
@@ -183,16 +191,46 @@ def _refuse_used(folder: Path) -> None:
         )
 
 
-def _write(folder: Path, report: Report, model: SplitModelForCausalLM) -> None:
+@contextmanager
+def _results_folder(folder: Path) -> Iterator[Path]:
+    """The folder, made before the work that is to be kept in it; removed when the work fails before that."""
     make_private_folder(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"train.out {folder} cannot be written", remedy="name a new folder, or change its owner")
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):  # stays when results are in it
+            folder.rmdir()
+        raise
+
+
+def _save_remotely(settings: TrainSettings, model: SplitModelForCausalLM) -> PeerError | None:
+    """After the results of this node are kept. A refusal is given, so that the recording still ends whole."""
+    if settings.remote_checkpoint:
+        try:
+            model.crossing.checkpoint(settings.remote_checkpoint)
+        except PeerError as error:
+            error.message += f"; what this node trained is in {settings.out}"
+            return error
+    return None
+
+
+def _write(folder: Path, report: Report, model: SplitModelForCausalLM) -> None:
     trained = {
         name: parameter.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
         if parameter.requires_grad and parameter.numel()
     }
-    if trained:
-        replace_private_file(folder / WEIGHTS_FILE, safetensors.torch.save(trained))
-    replace_private_file(folder / REPORT_FILE, json.dumps(as_tree(report), indent=2, allow_nan=False).encode("ascii"))
+    text = json.dumps(as_tree(report), indent=2, allow_nan=False)
+    try:
+        if trained:
+            replace_private_file(folder / WEIGHTS_FILE, safetensors.torch.save(trained))
+        replace_private_file(folder / REPORT_FILE, text.encode("ascii"))
+    except OSError as error:
+        raise RecordingError(
+            f"the results cannot be written to {folder}: {error.strerror}", remedy="free the disk and train again"
+        ) from None
 
 
 def as_tree(report: Report) -> dict[str, Any]:

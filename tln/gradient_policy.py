@@ -103,6 +103,11 @@ def check_gradient(settings: GradientSettings) -> None:
         raise SettingsError(
             "gradient.unsafe is set and the policy is 'clip_noise'", remedy="remove gradient.unsafe, nothing needs it"
         )
+    if not (math.isfinite(settings.clip_multiple) and settings.clip_multiple >= 0):
+        raise SettingsError(
+            f"gradient.clip_multiple is {settings.clip_multiple}",
+            remedy="use a multiple above 0, such as 2.0, or 0 for gradient.clip_norm",
+        )
     check_clip_noise(settings.clip_multiple or settings.clip_norm, settings.noise_multiplier, "gradient")
 
 

@@ -34,7 +34,7 @@ from splitwire.settings import canonical_json, to_tree
 from tln.corpus import Blocks, CorpusSettings, blocks_digest, check_corpus, make_blocks, read_documents
 from tln.losses import token_losses
 from tln.progress import Progress
-from tln.train_settings import PrepareSettings
+from tln.train_settings import PrepareSettings, check_prepare
 
 SCHEMA_VERSION = 3
 
@@ -92,6 +92,7 @@ def prepare(
 
     `dependencies` is what `dependencies_of` says.
     """
+    check_prepare(settings)
     folder = prepared_folder(model, settings, dependencies)
     if not (folder / _FACTS_FILE).is_file():
         make_private_folder(folder.parent)

@@ -11,6 +11,7 @@ something which is off must fail, so idle sections are errors.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
@@ -21,7 +22,7 @@ from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
 from tln.recording import RecordSettings, check_recording
 from tln.session import GramStackSettings, LoraSettings, StackSettings
-from tln.train_settings import PrepareSettings, TrainSettings, check_train
+from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
 from tln.transport import ConnectionSettings, check_connection
 
 
@@ -90,7 +91,20 @@ def check_training(settings: TlnSettings) -> None:
     check_corpus(settings.corpus)
     check_loss(settings.loss)
     check_train(settings.train)
+    check_prepare(settings.prepare)
+    _check_folders(settings)
     _check_shared(settings)
+
+
+def _check_folders(settings: TlnSettings) -> None:
+    if not settings.record.folder:
+        return
+    out, record = Path(settings.train.out).resolve(), Path(settings.record.folder).resolve()
+    if out.is_relative_to(record):
+        raise SettingsError(
+            f"train.out {settings.train.out} is in record.folder {settings.record.folder}",
+            remedy="name another folder: a bundle holds nothing but what was recorded",
+        )
 
 
 def _check_shared(settings: TlnSettings) -> None:

@@ -28,7 +28,7 @@ from splitwire import wire
 from splitwire.bundles import WireRecord
 from splitwire.bundles.records import Direction
 from splitwire.errors import FrameError, PeerError, SettingsError, StateError, UnavailableError
-from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address
+from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.peer_errors import ConnectionLostError, from_rpc
 from tln.stream import ExchangeStream, Watch, Watchdog
@@ -250,7 +250,8 @@ class GrpcTransport:
 
 
 def check_connection(settings: ConnectionSettings) -> None:
-    """SettingsError or PkiError unless the settings name exactly one acceptable way to secure the connection."""
+    """SettingsError unless the settings name an address and exactly one acceptable way to secure the connection."""
+    split_address(settings.address)
     if settings.insecure_loopback:
         if settings.tls is not None:
             raise SettingsError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +15,12 @@ import pytest
 import torch
 
 from splitwire.bundles import TRUTH_FILE, RecordedFrame, Truth, open_bundle, read_truth, verify_bundle
-from splitwire.errors import RecordingError, SettingsError
+from splitwire.errors import RecordingError, SettingsError, SplitwireError, StateError
 from splitwire.sealing import load_sealing_private_key, open_sealed, write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
-from tln.finetune import Report, finetune
+from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, finetune
 from tln.keys import FrameKeys, RunKey
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
@@ -290,6 +292,46 @@ def test_a_run_that_breaks_leaves_nothing_that_passes_for_whole(
     with pytest.raises(RecordingError):
         finetune(settings, Breaks(), lambda _: None)
     assert not verify_bundle(Path(settings.record.folder), audit_keys / "trust.json").is_complete
+    assert not Path(settings.train.out).exists()
+
+
+def test_a_folder_that_cannot_hold_the_results_is_refused_before_anything_crosses(
+    settings_for: Callable[..., TlnSettings], tmp_path: Path
+) -> None:
+    """Not after the last step, when there is a run to lose."""
+    settings = settings_for(LATENT, CLIPPED)
+    _prepare(settings)
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "out", Path("/proc/out")):
+        with pytest.raises(SplitwireError, match="out cannot be made"):
+            finetune(replace(settings, train=replace(settings.train, out=str(out))), NoProgress(), lambda _: None)
+    assert not Path(settings.record.folder).exists()
+
+
+def test_a_refused_checkpoint_loses_nothing_here(settings_for: Callable[..., TlnSettings], audit_keys: Path) -> None:
+    """The node keeps no checkpoints and says so after the last step: report, weights and bundle are whole by then."""
+    settings = settings_for(LATENT, CLIPPED)
+    settings = replace(settings, train=replace(settings.train, remote_checkpoint="trained"))
+    _prepare(settings)
+    with pytest.raises(StateError, match=f"keeps no checkpoints; what this node trained is in {settings.train.out}"):
+        finetune(settings, NoProgress(), lambda _: None)
+    assert sorted(file.name for file in Path(settings.train.out).iterdir()) == [REPORT_FILE, WEIGHTS_FILE]
+    assert verify_bundle(Path(settings.record.folder), audit_keys / "trust.json").is_good
+
+
+def test_a_full_disk_under_the_results_is_one_message(
+    settings_for: Callable[..., TlnSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves no report that a reader could take for one."""
+    settings = settings_for(LATENT, CLIPPED)
+    _prepare(settings)
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tln.finetune.replace_private_file", full)
+    with pytest.raises(RecordingError, match="No space left on device"):
+        finetune(settings, NoProgress(), lambda _: None)
     assert not Path(settings.train.out).exists()
 
 

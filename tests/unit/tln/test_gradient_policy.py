@@ -72,7 +72,7 @@ def test_a_multiple_needs_a_public_calibration(frame_keys: FrameKeys, median: fl
     [
         (GradientSettings(clip_norm=0.0), r"gradient\.clip_norm is 0\.0"),
         (GradientSettings(noise_multiplier=0.0), r"gradient\.noise_multiplier is 0\.0"),
-        (GradientSettings(clip_multiple=-1.0), r"gradient\.clip_norm is -1\.0"),
+        (GradientSettings(clip_multiple=-1.0), r"gradient\.clip_multiple is -1\.0"),
         (GradientSettings(unsafe=True), "unsafe is set"),
     ],
 )

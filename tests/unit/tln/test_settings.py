@@ -14,9 +14,10 @@ from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
 from tln.corpus import CorpusSettings
 from tln.pipeline import FrameSettings
+from tln.recording import RecordSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings
 from tln.settings import TlnSettings, check_generation, check_training
-from tln.train_settings import TrainSettings
+from tln.train_settings import PrepareSettings, TrainSettings
 from tln.transport import ConnectionSettings
 
 TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
@@ -51,6 +52,15 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
         ({"stack": StackSettings(kind="gram"), "model": ModelSettings(dtype="bf16")}, "model.dtype"),
         ({"stack": StackSettings(kind="gram")}, "bottleneck"),
         ({"frame": FrameSettings(mechanisms=("rotation",))}, "rotation"),
+        ({"train": TrainSettings(out="out", frames_per_step=10**9)}, "frames_per_step is 1000000000"),
+        (
+            {"train": TrainSettings(out="out", remote_checkpoint="../../etc")},
+            "remote_checkpoint '../../etc' is no label",
+        ),
+        ({"prepare": PrepareSettings(batch_blocks=0)}, "batch_blocks is 0"),
+        ({"record": RecordSettings(folder="out")}, "train.out out is in record.folder out"),
+        ({"record": RecordSettings(folder=".")}, "train.out out is in record.folder ."),
+        ({"connection": ConnectionSettings(tls=TLS, address="nohost")}, "address 'nohost' is not host:port"),
     ],
 )
 def test_what_cannot_train_or_would_be_without_effect_is_refused(changes: dict[str, Any], match: str) -> None:
