@@ -173,7 +173,7 @@ def blocks_digest(blocks: Blocks) -> str:
 
 def _documents(path: Path) -> Iterator[Document]:
     if path.is_dir():
-        for file in sorted(path.glob("**/*.txt")):
+        for file in sorted(file for file in path.glob("**/*.txt") if file.is_file()):
             yield Document(file.relative_to(path).with_suffix("").as_posix(), _read(file))
     elif path.suffix == ".jsonl":
         yield from _jsonl(path)
@@ -182,16 +182,30 @@ def _documents(path: Path) -> Iterator[Document]:
 
 
 def _jsonl(path: Path) -> Iterator[Document]:
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    for number, line in enumerate(_read(path).split("\n"), start=1):  # other line ends may stand inside a string
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise SettingsError(f"{path} line {number} is not JSON", remedy="write one JSON object a line") from None
-        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry.get("id"):
+        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or entry.get("id") in {None, ""}:
             raise SettingsError(f"{path} line {number} has no id and text", remedy='write {"id": "...", "text": "..."}')
-        yield Document(str(entry["id"]), entry["text"])
+        document = Document(str(entry["id"]), entry["text"])
+        if not _is_unicode(document.id + document.text):
+            raise SettingsError(
+                f"{path} line {number} holds half of a surrogate pair", remedy="write the whole pair, or leave it out"
+            )
+        yield document
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can escape single surrogates, which no encoding has."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(file: Path) -> str:

@@ -53,6 +53,11 @@ def test_json_lines_are_one_document_a_line(tmp_path: Path) -> None:
         ("x.jsonl", f'{{"text": "{MARKER}"}}', "line 1 has no id"),
         ("x.jsonl", f'{{"id": "a", "text": "{MARKER}"}}\n' * 2, "same id"),
         ("x.jsonl", "", "no document"),
+        ("x.jsonl", f'{{"id": "", "text": "{MARKER}"}}', "line 1 has no id"),
+        ("x.jsonl", f'{{"id": "a", "text": "{MARKER} \\ud800"}}', "line 1 holds half of a surrogate pair"),
+        ("x.jsonl", f'{{"id": "a\\udfff", "text": "{MARKER}"}}', "line 1 holds half of a surrogate pair"),
+        ("x.jsonl", "[" * 100_000, "line 1 is not JSON"),
+        ("x.jsonl", f'{{"id": {"9" * 5000}, "text": "{MARKER}"}}', "line 1 is not JSON"),
     ],
 )
 def test_bad_text_is_named_by_line_and_never_shown(tmp_path: Path, name: str, content: str, named: str) -> None:
@@ -61,6 +66,19 @@ def test_bad_text_is_named_by_line_and_never_shown(tmp_path: Path, name: str, co
     with pytest.raises(SettingsError, match=named) as caught:
         read_documents(tmp_path / name)
     assert MARKER not in str(caught.value)
+
+
+def test_only_a_line_feed_ends_a_json_line(tmp_path: Path) -> None:
+    """JSON may hold the other line ends of Unicode as they are; the number 0 is an id."""
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"id": 0, "text": "one\u2028two\u0085three"}\r\n', encoding="utf-8")
+    assert read_documents(file) == [Document("0", "one\u2028two\u0085three")]
+
+
+def test_a_folder_that_is_named_like_a_text_is_no_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    (tmp_path / "a.txt" / "b.txt").write_text("b")
+    assert [document.id for document in read_documents(tmp_path)] == ["a.txt/b"]
 
 
 def test_missing_and_unreadable_texts(tmp_path: Path) -> None:
