@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tln.settings import TlnSettings
 
 STDIN = "-"
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.001, 1000.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def command(  # noqa: PLR0917 - the options of a command
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus of sampling.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Candidates of sampling; 0 for all.")] = 0,
     num_beams: Annotated[int, typer.Option(min=1, help="Beams; more than 1 shows the text at the end.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of sampling.")] = 0,
     record: Annotated[Path | None, typer.Option(help="Folder for a wire bundle of this run.")] = None,
 ) -> None:
     """Continue a prompt; the middle of the model runs on the untrusted node."""
@@ -81,31 +82,64 @@ def command(  # noqa: PLR0917 - the options of a command
 
 def read_prompt(prompt: str, prompt_file: str) -> str:
     """The prompt from exactly one of the two options."""
+    if prompt and not _is_text(prompt):
+        raise SettingsError("--prompt is not UTF-8", remedy="use --prompt-file with a UTF-8 file")
     if bool(prompt) == bool(prompt_file):
         raise SettingsError("the prompt is given twice or not at all", remedy="use one of --prompt and --prompt-file")
     if prompt:
         return prompt
-    if prompt_file == STDIN:
-        return sys.stdin.read()
     try:
-        return Path(prompt_file).read_text(encoding="utf-8")
+        content = sys.stdin.buffer.read() if prompt_file == STDIN else Path(prompt_file).read_bytes()
+        return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(f"prompt file {prompt_file} cannot be read: {reason}", remedy="check the path") from None
 
 
+def _is_text(prompt: str) -> bool:
+    return not any(0xD800 <= ord(character) < 0xE000 for character in prompt)  # what argv makes of other bytes
+
+
+def check_decoding(decoding: Decoding) -> None:
+    """SettingsError for a temperature at which no probability is left, or all are the same."""
+    if decoding.temperature and not _MIN_TEMPERATURE <= decoding.temperature <= _MAX_TEMPERATURE:
+        raise SettingsError(
+            f"--temperature is {decoding.temperature}",
+            remedy=f"use 0 for greedy decoding, or {_MIN_TEMPERATURE} to {_MAX_TEMPERATURE:.0f}",
+        )
+
+
+def check_length(num_prompt: int, decoding: Decoding, settings: TlnSettings, num_positions: int) -> None:
+    """SettingsError, before anything crosses, for more than the session or the model can hold."""
+    stack = settings.stack
+    if decoding.num_beams > stack.max_cache_sequences:
+        raise SettingsError(
+            f"--num-beams is {decoding.num_beams}, stack.max_cache_sequences {stack.max_cache_sequences}",
+            remedy="use fewer beams, or raise stack.max_cache_sequences",
+        )
+    total = num_prompt + decoding.max_new_tokens
+    for name, most in (("stack.max_cache_positions", stack.max_cache_positions), ("the model's length", num_positions)):
+        if total > most:
+            raise SettingsError(
+                f"{num_prompt} tokens of the prompt and {decoding.max_new_tokens} new ones exceed {name}, {most}",
+                remedy="lower --max-new-tokens, shorten the prompt, or raise that limit where it is a setting",
+            )
+
+
 def _run(settings: TlnSettings, prompt: str, decoding: Decoding, *, chat: bool) -> None:
     import torch
 
-    from splitwire.backbone import load_tokenizer
+    from splitwire.backbone import load_config, load_tokenizer
     from splitwire.logging import configure
     from tln.connect import connect
     from tln.settings import check_generation
 
     configure("tln")
     check_generation(settings)
+    check_decoding(decoding)
     tokenizer = load_tokenizer(settings.model)
     inputs = encode(tokenizer, prompt, chat=chat)
+    check_length(inputs.shape[1], decoding, settings, int(load_config(settings.model).max_position_embeddings))
     torch.manual_seed(decoding.seed)
     with connect(settings, announce=_announce) as split:
         _generate(split.model, tokenizer, inputs, decoding)

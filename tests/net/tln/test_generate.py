@@ -55,10 +55,10 @@ def generate(pki: dict[str, TlsFiles], start_node: Callable[..., Any]) -> Callab
         "connection.tls.key": tls.key,
     }
 
-    def run(*arguments: str) -> Any:
+    def run(*arguments: str, stdin: bytes = b"") -> Any:
         pairs = [part for key, value in common.items() for part in ("--set", f"{key}={value}")]
         with logging_as_it_was():
-            result = CliRunner().invoke(app, ["generate", *pairs, *arguments])
+            result = CliRunner().invoke(app, ["generate", *pairs, *arguments], input=stdin)
         if isinstance(result.exception, SplitwireError):
             raise result.exception
         return result
@@ -104,9 +104,44 @@ def test_a_prompt_comes_from_a_file(generate: Any, tmp_path: Path) -> None:
 def test_wrong_settings_end_before_anything_is_loaded(generate: Any) -> None:
     """An impossible cut, a mechanism that has no place in generation."""
     with pytest.raises(ModelError, match="first_layer"):
-        generate("--prompt", "x", "--set", "model.first_layer=0")
+        generate("--prompt", "x", "--max-new-tokens", "8", "--set", "model.first_layer=0")
     with pytest.raises(SettingsError, match="decoys"):
         generate("--prompt", "x", "--set", 'frame.mechanisms=["clip_noise","decoys"]')
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--temperature", "inf"), "--temperature is inf"),
+        (("--temperature", "1e-320"), "--temperature is"),
+        (("--num-beams", "17"), "--num-beams is 17, stack.max_cache_sequences 16"),
+        (("--max-new-tokens", "127"), "exceed the model's length, 128"),
+        (("--set", "stack.max_cache_positions=9"), "8 new ones exceed stack.max_cache_positions, 9"),
+        (("--max-new-tokens", "9" * 12), "exceed stack.max_cache_positions"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_before_anything_crosses(
+    generate: Any, options: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    """Not in the middle of the text."""
+    folder = tmp_path / "bundle"
+    with pytest.raises(SettingsError, match=named):
+        generate("--prompt", MARKER[:5], "--max-new-tokens", "8", "--record", str(folder), *options)
+    assert not folder.exists()
+
+
+def test_a_prompt_that_is_no_text_is_refused(generate: Any, tmp_path: Path) -> None:
+    """From a file, from stdin and from the command line, and without showing it."""
+    (tmp_path / "prompt").write_bytes(MARKER.encode() + b"\xff\xfe")
+    with pytest.raises(SettingsError, match="is not UTF-8") as caught:
+        generate("--prompt-file", str(tmp_path / "prompt"))
+    assert MARKER not in str(caught.value)
+    with pytest.raises(SettingsError, match="is not UTF-8") as caught:
+        generate("--prompt-file", "-", stdin=MARKER.encode() + b"\xff\xfe")
+    assert MARKER not in str(caught.value)
+    with pytest.raises(SettingsError, match="--prompt is not UTF-8") as caught:
+        generate("--prompt", MARKER + "\udcff")
+    assert MARKER not in str(caught.value)
 
 
 def test_print_settings_shows_and_sends_nothing(generate: Any) -> None:
@@ -167,8 +202,11 @@ def test_a_defence_took_effect_on_what_crossed(generate: Any, tmp_path: Path) ->
     assert torch.equal(rows[2], rows[3])
 
 
-def test_a_failed_run_leaves_a_bundle_that_says_so(generate: Any, tmp_path: Path) -> None:
+def test_a_failed_run_leaves_a_bundle_that_says_so(
+    generate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readable, and incomplete."""
+    monkeypatch.setattr("tln.cli.generate.check_length", lambda *_: None)  # else it would not begin
     with pytest.raises(SplitwireError, match="positions"):
         generate(
             *("--prompt", "Hello", "--max-new-tokens", "9", "--record", str(tmp_path / "bundle")),
