@@ -10,7 +10,6 @@ The base is never written: its parameters require no gradient, and a session's t
 from __future__ import annotations
 
 import copy
-import math
 import os
 from typing import cast
 
@@ -23,6 +22,7 @@ from splitwire.errors import HandshakeError
 from splitwire.v1 import stack_pb2
 
 _MAX_RANK = 1024
+_MAX_ALPHA = 1e6
 
 
 def frozen(base: MiddleModel) -> MiddleModel:
@@ -76,8 +76,10 @@ def check_lora(base: MiddleModel, settings: stack_pb2.LoraSettings) -> None:
     most = min(_MAX_RANK, base.hidden_width)
     if not 1 <= settings.rank <= most:
         raise HandshakeError(f"lora.rank is {settings.rank}", remedy=f"send a rank from 1 to {most}")
-    if not (math.isfinite(settings.alpha) and settings.alpha > 0.0):
-        raise HandshakeError(f"lora.alpha is {settings.alpha}", remedy="send a finite value above 0")
+    if not 0.0 < settings.alpha <= _MAX_ALPHA:
+        raise HandshakeError(
+            f"lora.alpha is {settings.alpha}", remedy=f"send a value above 0, at most {_MAX_ALPHA:.0f}"
+        )
     names = linear_names(base)
     unknown = sorted(set(settings.target_modules) - names)
     if unknown or not settings.target_modules:

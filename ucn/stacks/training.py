@@ -6,7 +6,7 @@ Weight decay goes to matrices only, not to biases, norms and scalars, which is w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from splitwire.errors import FrameError, HandshakeError, LimitError, StateError
 from splitwire.v1 import stack_pb2
 from ucn.stacks.base import StackState
 
+_MAX_RATE, _MAX_SCALE = 1e6, 1e30
+"""Far beyond use, and within what torch multiplies a float32 tensor by; a larger factor is an error inside it."""
 _CLIP_EPSILON = 1e-6
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -180,11 +182,11 @@ def check_optimizer(settings: stack_pb2.OptimizerSettings) -> None:
     ranges = {
         "beta1": (settings.beta1, 0.0 <= settings.beta1 < 1.0, "in [0, 1)"),
         "beta2": (settings.beta2, 0.0 <= settings.beta2 < 1.0, "in [0, 1)"),
-        "epsilon": (settings.epsilon, math.isfinite(settings.epsilon) and settings.epsilon > 0.0, "above 0"),
+        "epsilon": (settings.epsilon, 0.0 < settings.epsilon <= 1.0, "above 0, at most 1"),
         "weight_decay": (
             settings.weight_decay,
-            math.isfinite(settings.weight_decay) and settings.weight_decay >= 0.0,
-            "at least 0",
+            0.0 <= settings.weight_decay <= _MAX_RATE,
+            f"from 0 to {_MAX_RATE:.0f}",
         ),
     }
     for field, (value, is_good, wanted) in ranges.items():
@@ -193,10 +195,12 @@ def check_optimizer(settings: stack_pb2.OptimizerSettings) -> None:
 
 
 def _check_step_values(learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> None:
-    if not (math.isfinite(learning_rate) and learning_rate >= 0.0):
-        raise StateError(f"learning_rate is {learning_rate}", remedy="send a finite value of at least 0")
-    if not (math.isfinite(gradient_scale) and gradient_scale > 0.0):
-        raise StateError(f"gradient_scale is {gradient_scale}", remedy="send a finite value above 0")
+    if not 0.0 <= learning_rate <= _MAX_RATE:
+        raise StateError(f"learning_rate is {learning_rate}", remedy=f"send a value from 0 to {_MAX_RATE:.0f}")
+    if not 0.0 < gradient_scale <= _MAX_SCALE:
+        raise StateError(
+            f"gradient_scale is {gradient_scale}", remedy=f"send a value above 0, at most {_MAX_SCALE:.0g}"
+        )
     if not (math.isfinite(max_gradient_norm) and max_gradient_norm >= 0.0):
         raise StateError(f"max_gradient_norm is {max_gradient_norm}", remedy="send 0 for none, or a positive norm")
 
@@ -216,3 +220,65 @@ def _adamw(parameters: Mapping[str, nn.Parameter], settings: stack_pb2.Optimizer
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True)
+
+
+class TrainingStack:
+    """The part of `Stack` that is the same for everything trained: a stack sets the attributes and adds `forward`."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        optimizer: stack_pb2.OptimizerSettings,
+        max_kept_steps: int,
+        facts: Mapping[str, Any],
+    ) -> None:
+        """`facts` must be equal for a checkpoint to be taken."""
+        self._trainable = Trainable(dict(parameters), optimizer)
+        self._kept = KeptGraphs(max_kept_steps)
+        self._facts = dict(facts)
+
+    @property
+    def num_trainable_parameters(self) -> int:
+        """Scalars that an optimizer step changes."""
+        return self._trainable.num_parameters
+
+    def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Gradient with respect to the rows of `step`, in their shape."""
+        return self._kept.backward(step, gradient)
+
+    def discard(self, step: int) -> None:
+        """Drops a kept step."""
+        self._kept.discard(step)
+
+    def zero_grad(self) -> None:
+        """Drops accumulated gradients."""
+        self._trainable.zero_grad()
+
+    def squared_gradient_norm(self) -> float:
+        """Of the session's own parameters."""
+        return self._trainable.squared_gradient_norm()
+
+    def optimizer_step(self, learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> float:
+        """AdamW over the session's own parameters; their squared gradient norm before scaling."""
+        return self._trainable.step(learning_rate, gradient_scale, max_gradient_norm)
+
+    def state(self) -> StackState:
+        """The session's own parameters and AdamW moments."""
+        return self._trainable.state(self._facts)
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Takes the state of an equal session."""
+        self._trainable.load_state(tensors, facts, self._facts)
+
+    def close(self) -> None:
+        """Frees graphs and the session's own parameters."""
+        self._kept.clear()
+        self._trainable.clear()
+
+    def _forward_kept(self, step: int, rows: torch.Tensor, run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Runs a TRAIN step and keeps its graph until BACKWARD comes."""
+        self._kept.check_room(step)
+        rows = rows.detach().requires_grad_()
+        output = run(rows)
+        self._kept.keep(step, rows, output)
+        return output.detach()

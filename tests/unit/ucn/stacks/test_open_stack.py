@@ -40,6 +40,8 @@ OPTIMIZER = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
         ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "beta1": 1.0}}, "optimizer.beta1"),
         ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "beta2": -0.1}}, "optimizer.beta2"),
         ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "epsilon": 0.0}}, "optimizer.epsilon"),
+        ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "epsilon": 1e300}}, "optimizer.epsilon"),
+        ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "weight_decay": 1e300}}, "optimizer.weight_decay"),
         ("full", ["optimizer"], {"optimizer": {**OPTIMIZER, "weight_decay": -1.0}}, "optimizer.weight_decay"),
         ("gram", [], {"mode": 1}, "not causal"),
         ("gram", [], {"trainable_scope": 2}, "trainable_scope"),

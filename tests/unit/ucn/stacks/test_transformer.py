@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -201,7 +202,9 @@ def test_a_gradient_of_another_shape_is_refused_and_the_step_kept(
     [
         ((-1.0, 1.0, 0.0), "learning_rate"),
         ((float("nan"), 1.0, 0.0), "learning_rate"),
+        ((1e300, 1.0, 0.0), "learning_rate"),
         ((1e-3, 0.0, 0.0), "gradient_scale"),
+        ((1e-3, 1e300, 0.0), "gradient_scale"),
         ((1e-3, 1.0, -1.0), "max_gradient_norm"),
     ],
 )
@@ -210,6 +213,18 @@ def test_unusable_step_values_are_refused(
 ) -> None:
     with pytest.raises(StateError, match=field):
         opened(request_for("lora"), middle_of("llama")).optimizer_step(*values)
+
+
+@pytest.mark.parametrize("values", [(1e6, 1.0, 0.0), (1e6, 1e30, 0.0), (1e6, 1e30, 1e300), (1e6, 1e-300, 1e-300)])
+def test_the_largest_step_values_do_not_break_the_arithmetic(
+    middle_of: MiddleOf, request_for: RequestFor, rows: torch.Tensor, values: tuple[float, float, float]
+) -> None:
+    """They end in an update or a refusal, never in an error of torch."""
+    stack = opened(request_for("lora"), middle_of("llama"))
+    stack.forward(rows, ForwardCall(1, "train"))
+    stack.backward(1, rows)
+    with contextlib.suppress(StateError):
+        stack.optimizer_step(*values)
 
 
 def test_a_step_without_or_with_unusable_gradients_changes_nothing(
