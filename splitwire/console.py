@@ -41,6 +41,8 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         return f"{where}{error.strerror}. Check the path, its owner and the disk", RecordingError.exit_code
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
+        return "out of memory. Lower the sizes in the settings, or use a larger machine", SplitwireError.exit_code
     return f"internal error ({type(error).__name__}). Set SPLITWIRE_DEBUG=1 to see it", InternalError.exit_code
 
 

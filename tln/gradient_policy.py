@@ -120,9 +120,14 @@ def build_gradient_policy(
         return OpenGradient()
     if not settings.clip_multiple:
         return ClipNoiseGradient(settings.clip_norm, settings.noise_multiplier, keys)
-    if public_median_norm is None or not (math.isfinite(public_median_norm) and public_median_norm > 0):
+    if public_median_norm is None:
         raise SettingsError(
             "gradient.clip_multiple needs a calibration on public text",
             remedy="set corpus.public_path and run tln prepare, or set gradient.clip_multiple = 0",
+        )
+    if not (math.isfinite(public_median_norm) and public_median_norm > 0):
+        raise SettingsError(
+            f"the calibration of gradient.clip_multiple found a median gradient norm of {public_median_norm}",
+            remedy="lower the noise of the frame or use other public text, or set gradient.clip_multiple = 0",
         )
     return ClipNoiseGradient(settings.clip_multiple * public_median_norm, settings.noise_multiplier, keys)

@@ -25,6 +25,7 @@ WireDtypeName = Literal["fp32", "bf16", "fp16", "int8"]
 SessionMode = Literal["inference", "training"]
 
 _MIN_CHUNK_BYTES = 4096
+_MAX_COUNT = (1 << 31) - 1
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 _SCOPES = {
     "none": stack_pb2.TRAINABLE_SCOPE_NONE,
@@ -97,6 +98,20 @@ class StackSettings:
     """Most sequences, beams included, that one cache may hold."""
     resume_checkpoint: str = ""
     """Label of a checkpoint on the untrusted node to start from; empty for none."""
+
+
+def check_stack(settings: StackSettings) -> None:
+    """SettingsError for a count that no message can carry; what it allows of the rest, the untrusted node says."""
+    counts = {
+        "lora.rank": settings.lora.rank,
+        "gram.num_experts": settings.gram.num_experts,
+        "gram.num_layers": settings.gram.num_layers,
+        "max_cache_positions": settings.max_cache_positions,
+        "max_cache_sequences": settings.max_cache_sequences,
+    }
+    for name, value in counts.items():
+        if not 1 <= value <= _MAX_COUNT:
+            raise SettingsError(f"stack.{name} is {value}", remedy=f"use 1 to {_MAX_COUNT}")
 
 
 def session_request(

@@ -21,7 +21,7 @@ from tln.losses import LossSettings, check_loss
 from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
 from tln.recording import RecordSettings, check_recording
-from tln.session import GramStackSettings, LoraSettings, StackSettings
+from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
 from tln.transport import ConnectionSettings, check_connection
 
@@ -108,6 +108,7 @@ def _check_folders(settings: TlnSettings) -> None:
 
 
 def _check_shared(settings: TlnSettings) -> None:
+    check_stack(settings.stack)
     check_frame(settings.frame, settings.stack.kind)
     check_recording(settings.record)
     check_connection(settings.connection)

@@ -19,6 +19,9 @@ from splitwire.errors import SettingsError
 from tln.context import ProtectedFrame, StepContext
 from tln.mechanisms.base import Description, Mechanism, MechanismInputs, MechanismSpec, StackName, Stage
 
+_MAX_WIDTH = 1 << 16
+"""What a node takes as the width of a row."""
+
 
 @dataclass(frozen=True)
 class BottleneckSettings:
@@ -75,8 +78,8 @@ def _initialise(linear: nn.Linear, generator: torch.Generator) -> None:
 
 
 def _check(settings: BottleneckSettings, stack: StackName) -> None:  # noqa: ARG001 - the registry's signature
-    if settings.width < 2:
-        raise SettingsError(f"frame.bottleneck.width is {settings.width}", remedy="use at least 2, such as 64")
+    if not 2 <= settings.width <= _MAX_WIDTH:
+        raise SettingsError(f"frame.bottleneck.width is {settings.width}", remedy=f"use 2 to {_MAX_WIDTH}, such as 64")
 
 
 def _build(settings: BottleneckSettings, inputs: MechanismInputs) -> list[Mechanism]:

@@ -31,6 +31,11 @@ def ending(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[ob
         (BundleError("cut off"), 4, "tln: error: cut off"),
         (KeyboardInterrupt(), 130, "tln: error: interrupted"),
         (ValueError(MARKER), 70, "tln: error: internal error (ValueError). Set SPLITWIRE_DEBUG=1 to see it"),
+        (
+            RuntimeError(f"DefaultCPUAllocator: can't allocate memory {MARKER}"),
+            2,
+            "tln: error: out of memory. Lower the sizes in the settings, or use a larger machine",
+        ),
         (OSError(MARKER), 70, "tln: error: internal error (OSError). Set SPLITWIRE_DEBUG=1 to see it"),
         (
             OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/x"),

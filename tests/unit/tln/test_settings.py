@@ -34,6 +34,8 @@ GOOD = TlnSettings(
         ({"frame": FrameSettings(mechanisms=("clip_noise", "decoys"))}, "decoys"),
         ({"frame": FrameSettings(mechanisms=("permutation",))}, "permutation"),
         ({"connection": ConnectionSettings()}, "connection.tls"),
+        ({"stack": StackSettings(max_cache_positions=-1)}, "stack.max_cache_positions is -1"),
+        ({"stack": StackSettings(max_cache_sequences=2**31)}, "stack.max_cache_sequences is 2147483648"),
     ],
 )
 def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) -> None:
@@ -51,6 +53,7 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
         ({"stack": StackSettings(kind="gram", trainable="full")}, "stack.trainable"),
         ({"stack": StackSettings(kind="gram"), "model": ModelSettings(dtype="bf16")}, "model.dtype"),
         ({"stack": StackSettings(kind="gram")}, "bottleneck"),
+        ({"stack": StackSettings(lora=LoraSettings(rank=-1))}, "stack.lora.rank is -1"),
         ({"frame": FrameSettings(mechanisms=("rotation",))}, "rotation"),
         ({"train": TrainSettings(out="out", frames_per_step=10**9)}, "frames_per_step is 1000000000"),
         (
