@@ -18,13 +18,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from splitwire.endings import ClosesOrAbandons
 from splitwire.errors import RecordingError, SealError
 from splitwire.sealing import open_sealed, seal
 
@@ -39,7 +39,7 @@ _KEY_BYTES = 32
 _MAX_SEALED_KEY_BYTES = 1024
 
 
-class SealedStreamWriter:
+class SealedStreamWriter(ClosesOrAbandons):
     """Appends records to a new file; each is handed to the operating system before `write` returns.
 
     RecordingError when the file exists or cannot be written. Not thread-safe.
@@ -80,17 +80,6 @@ class SealedStreamWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
     def _open(self) -> BinaryIO:
         try:

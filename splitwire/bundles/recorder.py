@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from splitwire.bundles.records import WireRecord
 from splitwire.bundles.writer import FLUSH_SECONDS, BundleWriter
+from splitwire.endings import ClosesOrAbandons
 from splitwire.errors import RecordingError, SplitwireError
 
 MAX_QUEUE_BYTES = 256 << 20
 _RECORD_OVERHEAD_BYTES = 512
 
 
-class Recorder:
+class Recorder(ClosesOrAbandons):
     """Owns a `BundleWriter` and the thread that uses it."""
 
     def __init__(
@@ -91,17 +91,6 @@ class Recorder:
             self._changed.notify_all()
         self._thread.join()
         self._writer.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
     @property
     def _refuses(self) -> bool:

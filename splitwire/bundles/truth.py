@@ -17,8 +17,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from safetensors import SafetensorError
 
+from splitwire.endings import ClosesOrAbandons
 from splitwire.errors import SealError
 from splitwire.sealed_stream import SealedRecord, SealedStream, SealedStreamWriter
 from splitwire.sealing import load_sealing_private_key, load_sealing_public_key
@@ -91,7 +91,7 @@ class Truth:
     is_complete: bool
 
 
-class TruthWriter:
+class TruthWriter(ClosesOrAbandons):
     """Writes a new truth file; RecordingError when it exists or cannot be written. Not thread-safe."""
 
     def __init__(self, path: Path, recipient: X25519PublicKey | Path, facts: Mapping[str, Any] | None = None) -> None:
@@ -131,17 +131,6 @@ class TruthWriter:
     def abandon(self) -> None:
         """Closes the file and leaves it incomplete."""
         self._stream.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 def read_truth(path: Path, key: X25519PrivateKey | Path) -> Truth:

@@ -15,8 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf import descriptor_pb2
@@ -34,6 +33,7 @@ from splitwire.bundles.manifest import (
     write_manifest,
 )
 from splitwire.bundles.records import ChannelKey, WireRecord, hop_name
+from splitwire.endings import ClosesOrAbandons
 from splitwire.errors import BundleError, RecordingError
 from splitwire.settings import canonical_json
 from splitwire.v1 import channels_pb2, stack_pb2
@@ -47,7 +47,7 @@ _MAX_CHANNELS = (1 << 16) - 1
 T = TypeVar("T")
 
 
-class BundleWriter:
+class BundleWriter(ClosesOrAbandons):
     """One bundle being written. Not thread-safe: `Recorder` gives it a thread of its own."""
 
     def __init__(
@@ -115,17 +115,6 @@ class BundleWriter:
                 self.flush()
         self._failed = True
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
     def _head(self) -> dict[str, str]:
         try:

@@ -20,7 +20,7 @@ N frames, R rows, D width, E experts. Computes in float32.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ from torch.nn import functional
 
 from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.v1 import stack_pb2
-from ucn.stacks.base import ForwardCall, StackLimits, StackState
-from ucn.stacks.training import KeptGraphs, Trainable
+from ucn.stacks.base import ForwardCall, StackLimits
+from ucn.stacks.training import TrainingStack
 
 _NUM_FEATURES = 3
 _EPSILON = 1e-6
@@ -105,7 +105,7 @@ class GramNetwork(nn.Module):
         return output_NRD
 
 
-class GramStack:
+class GramStack(TrainingStack):
     """Implements `Stack` over a GramNetwork of the session's own."""
 
     def __init__(
@@ -119,14 +119,8 @@ class GramStack:
         self._device = device
         self._max_pairs = limits.max_pairs
         self._network = GramNetwork(request.gram, generator or own_generator()).to(device)
-        self._trainable = Trainable(dict(self._network.named_parameters()), request.optimizer)
-        self._kept = KeptGraphs(limits.max_kept_steps)
-        self._facts = _facts(request.gram)
-
-    @property
-    def num_trainable_parameters(self) -> int:
-        """161 by default, 113 without the radial part."""
-        return self._trainable.num_parameters
+        parameters = dict(self._network.named_parameters())
+        super().__init__(parameters, request.optimizer, limits.max_kept_steps, _facts(request.gram))
 
     def forward(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
         """Rows [N, R, D] through the surrogate, float32."""
@@ -136,31 +130,7 @@ class GramStack:
             with torch.no_grad():
                 output: torch.Tensor = self._network(rows)
             return output
-        self._kept.check_room(call.step)
-        rows = rows.detach().requires_grad_()
-        output = self._network(rows)
-        self._kept.keep(call.step, rows, output)
-        return output.detach()
-
-    def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient [N, R, D] with respect to the rows of `step`."""
-        return self._kept.backward(step, gradient)
-
-    def discard(self, step: int) -> None:
-        """Drops a kept step."""
-        self._kept.discard(step)
-
-    def zero_grad(self) -> None:
-        """Drops accumulated gradients."""
-        self._trainable.zero_grad()
-
-    def squared_gradient_norm(self) -> float:
-        """Of all parameters."""
-        return self._trainable.squared_gradient_norm()
-
-    def optimizer_step(self, learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> float:
-        """AdamW over all parameters."""
-        return self._trainable.step(learning_rate, gradient_scale, max_gradient_norm)
+        return self._forward_kept(call.step, rows, self._network)
 
     def cache_bytes_for(self, call: ForwardCall, shape: Sequence[int]) -> int:  # noqa: ARG002 - one signature for all
         """0: there is no cache."""
@@ -177,19 +147,6 @@ class GramStack:
     def cache_release(self, cache_id: int) -> None:
         """Refused."""
         raise _no_cache(cache_id)
-
-    def state(self) -> StackState:
-        """Parameters and AdamW moments."""
-        return self._trainable.state(self._facts)
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Takes the state of an equal surrogate."""
-        self._trainable.load_state(tensors, facts, self._facts)
-
-    def close(self) -> None:
-        """Frees graphs and parameters."""
-        self._kept.clear()
-        self._trainable.clear()
 
     def _check(self, rows: torch.Tensor, call: ForwardCall) -> None:
         if call.mode == "cached":

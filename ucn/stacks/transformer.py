@@ -14,7 +14,7 @@ B sequences, T new positions, H hidden width.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,12 +23,12 @@ from splitwire.backbone import MiddleModel
 from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.v1 import stack_pb2
 from ucn.stacks.adapters import frozen, full_copy, with_lora
-from ucn.stacks.base import ForwardCall, PaddingSide, StackLimits, StackState
+from ucn.stacks.base import ForwardCall, PaddingSide, StackLimits
 from ucn.stacks.caches import CacheEntry, CacheTable, none_if_full
-from ucn.stacks.training import KeptGraphs, Trainable
+from ucn.stacks.training import TrainingStack
 
 
-class TransformerStack:
+class TransformerStack(TrainingStack):
     """Implements `Stack` over a shared MiddleModel; what it trains is its own."""
 
     def __init__(self, request: stack_pb2.OpenSessionRequest, base: MiddleModel, limits: StackLimits) -> None:
@@ -39,17 +39,10 @@ class TransformerStack:
         self._dtype = base.dtype
         self._device = base.device
         self._has_own_dtype = self._model.dtype != base.dtype  # a float32 copy under a half-precision node
-        self._trainable = Trainable(parameters, request.optimizer)
-        self._kept = KeptGraphs(limits.max_kept_steps)
         self._caches = CacheTable(base, limits, base.dtype)
         self._has_cache = limits.max_cache_positions > 0 and limits.max_cache_sequences > 0
         self._max_positions = int(base.config.max_position_embeddings)
-        self._facts = _facts(request, base)
-
-    @property
-    def num_trainable_parameters(self) -> int:
-        """Scalars that an optimizer step changes."""
-        return self._trainable.num_parameters
+        super().__init__(parameters, request.optimizer, limits.max_kept_steps, _facts(request, base))
 
     def forward(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
         """Rows [B, T, H] after the layers, in the compute dtype."""
@@ -61,31 +54,7 @@ class TransformerStack:
         if call.mode == "evaluate":
             with torch.no_grad():
                 return self._run(rows, mask)
-        self._kept.check_room(call.step)
-        rows = rows.detach().requires_grad_()
-        output = self._run(rows, mask)
-        self._kept.keep(call.step, rows, output)
-        return output.detach()
-
-    def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient [B, T, H] with respect to the rows of `step`."""
-        return self._kept.backward(step, gradient)
-
-    def discard(self, step: int) -> None:
-        """Drops a kept step."""
-        self._kept.discard(step)
-
-    def zero_grad(self) -> None:
-        """Drops accumulated gradients."""
-        self._trainable.zero_grad()
-
-    def squared_gradient_norm(self) -> float:
-        """Of the session's own parameters."""
-        return self._trainable.squared_gradient_norm()
-
-    def optimizer_step(self, learning_rate: float, gradient_scale: float, max_gradient_norm: float) -> float:
-        """AdamW over the session's own parameters."""
-        return self._trainable.step(learning_rate, gradient_scale, max_gradient_norm)
+        return self._forward_kept(call.step, rows, lambda kept: self._run(kept, mask))
 
     def cache_bytes_for(self, call: ForwardCall, shape: Sequence[int]) -> int:
         """Bytes of all caches once `call` has run."""
@@ -103,19 +72,10 @@ class TransformerStack:
         """Frees a cache."""
         self._caches.release(cache_id)
 
-    def state(self) -> StackState:
-        """The session's own parameters and AdamW moments."""
-        return self._trainable.state(self._facts)
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Takes the state of an equal session."""
-        self._trainable.load_state(tensors, facts, self._facts)
-
     def close(self) -> None:
         """Frees graphs, caches and the session's own parameters; the shared base stays. Nothing runs afterwards."""
-        self._kept.clear()
+        super().close()
         self._caches.clear()
-        self._trainable.clear()
         self._model = self._base
         self._is_closed = True
 
