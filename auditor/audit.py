@@ -15,10 +15,10 @@ from typing import Any
 
 import splitwire
 from auditor.attacks import ATTACKS
-from auditor.attacks.base import Progress, silent
 from auditor.capture import Capture, FrameSource, TruthSource, read_capture
 from auditor.evidence import open_evidence
 from auditor.plan import Plan, scope_line
+from auditor.progress import Progress, silent
 from auditor.results import SCHEMA, NotMeasured, Result, plain
 from auditor.scorers import SCORERS
 from auditor.splits import SPLIT_NAMES, Splits, split_capture
@@ -39,8 +39,7 @@ def run_audit(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """The report of an audit of these bundles under this plan."""
-    progress("verifying", 0, 1)
-    evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust)
+    evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust, progress=progress)
     return audit_sources(
         evidence.bundles,
         evidence.truths,
@@ -65,8 +64,9 @@ def audit_sources(
     """The report of an audit of opened sources."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
-        progress("reading frames", 0, 1)
-        capture = read_capture(sources, truths, compute_modes=plan.compute_modes, folder=Path(folder))
+        capture = read_capture(
+            sources, truths, compute_modes=plan.compute_modes, folder=Path(folder), progress=progress
+        )
         try:
             splits = split_capture(capture, plan.split)
             with one_thread_a_job():
@@ -98,22 +98,18 @@ def _run_attacks(
 ) -> tuple[list[Result], list[NotMeasured]]:
     results: list[Result] = []
     missing: list[NotMeasured] = []
-    for name in plan.attacks:
+    pairs = [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
+    for number, (name, family) in enumerate(pairs, start=1):
         attack = ATTACKS[name]
-        for family in plan.families:
-            if family not in attack.families:
-                continue
-            started = time.monotonic()
-            try:
-                result = SCORERS[attack.question](
-                    attack, capture, splits, family, plan, _labelled(progress, f"{name} on {family}")
-                )
-            except NotMeasurableError as error:
-                missing.append(
-                    NotMeasured(name, family, str(error), applies=_applies(attack.question, capture, splits))
-                )
-                continue
-            results.append(replace(result, seconds=round(time.monotonic() - started, 3)))
+        started = time.monotonic()
+        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
+        try:
+            result = SCORERS[attack.question](attack, capture, splits, family, plan, labelled)
+        except NotMeasurableError as error:
+            applies = _applies(attack.question, capture, splits)
+            missing.append(NotMeasured(name, family, str(error), applies=applies))
+            continue
+        results.append(replace(result, seconds=round(time.monotonic() - started, 3)))
     return results, missing
 
 
@@ -128,7 +124,7 @@ def _labelled(progress: Progress, prefix: str) -> Progress:
     def show(label: str, done: int, total: int) -> None:
         progress(f"{prefix}: {label}", done, total)
 
-    show("starting", 0, 1)
+    show("starting", 0, 0)
     return show
 
 

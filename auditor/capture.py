@@ -12,6 +12,7 @@ here is for the scorer: an attack gets a view (views.py), never a capture.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.progress import Progress, silent
 from auditor.rows import Rows, RowStore
 from splitwire.v1 import channels_pb2, stack_pb2
 
@@ -125,17 +127,23 @@ def read_capture(
     *,
     compute_modes: Iterable[str],
     folder: Path,
+    progress: Progress = silent,
 ) -> Capture:
     """Reads every bundle twice (forward, backward) and joins it with the truth. `folder` takes the rows."""
+    expected = sum(len(truth.records) for truth in truths)
     builder = _Builder(truths, [_MODES[mode] for mode in compute_modes], folder)
     kinds = {name: kind for source in sources for name, kind in _stack_kinds(source).items()}
-    for source in sources:
-        for frame in source.frames(channels_pb2.HOP_FORWARD):
-            builder.add_forward(frame, kinds.get(frame.session_hash))
-    for source in sources:
-        for frame in source.frames(channels_pb2.HOP_BACKWARD):
-            builder.add_backward(frame)
+    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_FORWARD)):
+        progress("reading forward frames", number, expected)
+        builder.add_forward(frame, kinds.get(frame.session_hash))
+    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_BACKWARD)):
+        progress("reading backward frames", number, builder.num_train_steps)
+        builder.add_backward(frame)
     return builder.finish([problem for source in sources for problem in source.problems])
+
+
+def _frames(sources: Sequence[FrameSource], hop: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(source.frames(hop) for source in sources)
 
 
 class _Builder:
@@ -157,6 +165,11 @@ class _Builder:
         self._train_steps: set[tuple[str, int]] = set()
         self._problems: Counter[str] = Counter()
         self._skipped = 0
+
+    @property
+    def num_train_steps(self) -> int:
+        """Steps that should have a BACKWARD frame."""
+        return len(self._train_steps)
 
     def add_forward(self, frame: Any, kind: int | None) -> None:
         key = (frame.session_hash, int(frame.header.step))

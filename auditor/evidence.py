@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from auditor.progress import Progress, silent
 from splitwire.bundles import TRUTH_FILE, Bundle, Truth, VerifyReport, open_bundle, read_truth, verify_bundle
 from splitwire.errors import BundleError, SettingsError
 
@@ -28,13 +29,19 @@ class Evidence:
 
 
 def open_evidence(
-    folders: Sequence[Path], *, key: Path, truth_files: Sequence[Path] = (), trust: Path | None = None
+    folders: Sequence[Path],
+    *,
+    key: Path,
+    truth_files: Sequence[Path] = (),
+    trust: Path | None = None,
+    progress: Progress = silent,
 ) -> Evidence:
     """Verifies and opens everything. SealError for a wrong key, BundleError for a changed bundle."""
     if not folders:
         raise SettingsError("no bundle is given", remedy="name at least one BUNDLE folder")
     evidence = Evidence([], [], [])
-    for folder in folders:
+    for number, folder in enumerate(folders):
+        progress(f"verifying {folder.name}", number, len(folders))
         bundle = open_bundle(folder)
         report = verify_bundle(folder, trust)
         _refuse_changed(folder, report)
@@ -43,6 +50,7 @@ def open_evidence(
         evidence.problems.extend(f"bundle {folder.name}: {problem}" for problem in report.problems)
         evidence.notes.extend(f"bundle {folder.name}: {note}" for note in report.notes)
     files = list(truth_files) or [folder / TRUTH_FILE for folder in folders if (folder / TRUTH_FILE).is_file()]
+    progress("opening the truth", 0, 0)
     evidence.truths.extend(read_truth(file, key) for file in dict.fromkeys(files))
     if not files:
         evidence.problems.append("no truth file: give the trusted node's truth.sealed with --truth")

@@ -11,10 +11,22 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = "splitwire.audit/1"
+SCHEMA = "splitwire.audit/2"
 
 State = Literal["pass", "fail", "inconclusive"]
 Unit = Literal["pp", "ratio", "frames"]
+ReasonKind = Literal["leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is not a pass. `subject` is what it is about: `attack/family/metric` for a check, the name of a
+    family, `bundles`, or the name of the plan. It is empty inside a check, whose subject is the check itself.
+    """
+
+    kind: ReasonKind
+    text: str
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class Check:
     """Distance from no leak that would be found with the plan's power; must not exceed the ceiling's."""
     state: State
     words: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,23 @@ A leak shown to be above its ceiling fails, however little else is known. A pass
 under the ceiling, enough documents, a minimum detectable effect within the ceiling, a positive control that the
 attack found, a twin that found nothing, whole evidence, and every family of the scope measured. Anything in between
 is inconclusive, with its reasons.
+
+Reasons come in the order in which a reader wants them: leaks, then faults of the evidence, the instrument and the
+power, then what is neither shown nor ruled out, the plan's mark (once), and what was not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
-from auditor.results import Control, NotMeasured, Result, State
+from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
+from auditor.words import NO_ATTACK, leak_sentence, show
 
+_ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -26,7 +32,7 @@ class Verdict:
     """The state, why, and what the program exits with."""
 
     state: State
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     exit_code: int
     scope: str
 
@@ -37,10 +43,11 @@ def judge(
     lower: float | None,
     upper: float | None,
     breaks: bool = False,
-    blockers: Iterable[str] = (),
+    blockers: Iterable[Reason] = (),
     chance: float = 0.0,
     twin: tuple[float | None, float | None] = (None, None),
-) -> tuple[State, tuple[str, ...]]:
+    unit: Unit = "pp",
+) -> tuple[State, tuple[Reason, ...]]:
     """State and reasons of one check.
 
     `breaks`: another criterion of the same ceiling is broken with power. `blockers` keep a check from passing. `twin`
@@ -49,70 +56,90 @@ def judge(
     """
     twin_lower, twin_upper = twin
     biased = twin_lower is not None and twin_lower > chance
-    complaint = ["the shuffled twin reads an effect: the instrument may be biased"] if biased else []
     is_clear = not biased or (lower is not None and twin_upper is not None and lower > twin_upper)
     if is_clear and (breaks or (lower is not None and lower > ceiling)):
         return "fail", ()
-    reasons = [*complaint, *blockers]
+    reasons = list(blockers)
+    if biased:
+        complaint = "the shuffled twin reads an effect: the instrument may be biased"
+        reasons.insert(0, Reason("instrument", complaint))
     if upper is None:
-        reasons.append("no upper bound: too few documents or no variation")
+        reasons.append(Reason("power", "no upper bound: too few documents or no variation"))
     elif upper > ceiling:
-        reasons.append(f"the upper bound {upper:.4g} is above the ceiling {ceiling:g}")
+        text = f"the upper bound {show(upper, unit)} is above the ceiling {show(ceiling, unit)}"
+        reasons.append(Reason("undecided", text))
     return ("inconclusive", tuple(reasons)) if reasons else ("pass", ())
 
 
-def power_blockers(plan: Plan, *, num_documents: int, minimum_detectable: float | None, limit: float) -> list[str]:
+def power_blockers(
+    plan: Plan, *, num_documents: int, minimum_detectable: float | None, limit: float, unit: Unit = "pp"
+) -> list[Reason]:
     """Why a silent reading would say nothing."""
     reasons = []
     if plan.underpowered:
-        reasons.append(f"the plan {plan.name!r} is marked under-powered")
+        reasons.append(Reason("plan", f"the plan {plan.name!r} is marked under-powered"))
     if num_documents < plan.statistics.min_documents:
-        reasons.append(f"{num_documents} test documents, at least {plan.statistics.min_documents} are needed")
+        fewest = plan.statistics.min_documents
+        reasons.append(Reason("power", f"{num_documents} test documents, at least {fewest} are needed"))
     if minimum_detectable is None or minimum_detectable > limit:
-        found = "unknown" if minimum_detectable is None else f"{minimum_detectable:.3g}"
-        reasons.append(f"under-powered: the minimum detectable effect is {found}, at most {limit:.3g} is allowed")
+        found = "unknown" if minimum_detectable is None else show(minimum_detectable, unit)
+        text = f"under-powered: the minimum detectable effect is {found}, at most {show(limit, unit)} is allowed"
+        reasons.append(Reason("power", text))
     return reasons
 
 
-def control_blockers(controls: Sequence[Control]) -> list[str]:
+def control_blockers(controls: Sequence[Control]) -> list[Reason]:
     """No pass without a planted leak that the attack found."""
     if not controls:
-        return ["no positive control ran"]
-    return [f"the positive control was not found: {control.what}" for control in controls if not control.found]
+        return [Reason("instrument", "no positive control ran")]
+    return [
+        Reason("instrument", f"the positive control was not found: {control.what}")
+        for control in controls
+        if not control.found
+    ]
 
 
 def decide(
     plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured], evidence_problems: Sequence[str]
 ) -> Verdict:
     """The verdict of an audit. A fail outweighs everything; a pass needs everything."""
-    failed = [
-        f"{result.attack} on {result.family} ({result.partition} rows): {check.metric} is above its ceiling"
-        for result in results
-        for check in result.checks
-        if check.state == "fail"
-    ]
-    open_reasons = [
-        *evidence_problems,
+    reasons = [
+        *(Reason("evidence", problem, "bundles") for problem in evidence_problems),
+        *_of_checks(results),
         *_unmeasured(plan, results, missing),
-        *(
-            f"{result.attack} on {result.family}: {check.metric}: {reason}"
-            for result in results
-            for check in result.checks
-            for reason in check.reasons
-        ),
     ]
     if plan.underpowered:
-        open_reasons.append(f"the plan {plan.name!r} is marked under-powered and cannot give a pass")
-    state: State = "fail" if failed else "inconclusive" if open_reasons else "pass"
-    return Verdict(state, (*failed, *open_reasons), EXIT_CODES[state], ", ".join(plan.scope))
+        text = f"the plan {plan.name!r} is marked under-powered and cannot give a pass"
+        reasons.append(Reason("plan", text, plan.name))
+    failed = any(reason.kind == "leak" for reason in reasons)
+    state: State = "fail" if failed else "inconclusive" if reasons else "pass"
+    reasons.sort(key=lambda reason: _ORDER.index(reason.kind))
+    return Verdict(state, tuple(reasons), EXIT_CODES[state], ", ".join(plan.scope))
 
 
-def _unmeasured(plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured]) -> list[str]:
-    reasons = [f"{entry.attack} on {entry.family}: {entry.reason}" for entry in missing if entry.applies]
-    told = {result.family for result in results} | {entry.family for entry in missing if entry.applies}
-    reasons += [
-        f"{name} was not measured: no attack of the plan did (it needs {FAMILIES[name].needs})"
-        for name in plan.scope
-        if name not in told
-    ]
+def _of_checks(results: Sequence[Result]) -> list[Reason]:
+    """Reasons of all checks with their subjects; the plan's mark is left out, `decide` gives it once."""
+    reasons = []
+    for result in results:
+        for check in result.checks:
+            subject = f"{result.attack}/{result.family}/{check.metric}"
+            if check.state == "fail":
+                reasons.append(Reason("leak", leak_sentence(result, check), subject))
+            reasons += [replace(reason, subject=subject) for reason in check.reasons if reason.kind != "plan"]
     return reasons
+
+
+def _unmeasured(plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured]) -> list[Reason]:
+    reasons = [
+        Reason("not_measured", f"{entry.attack} could not run: {entry.reason}", entry.family)
+        for entry in missing
+        if entry.applies
+    ]
+    told = {result.family for result in results} | {entry.family for entry in missing if entry.applies}
+    return reasons + [Reason("not_measured", _unmeasured_text(name), name) for name in plan.scope if name not in told]
+
+
+def _unmeasured_text(name: str) -> str:
+    can = any(name in attack.families for attack in ATTACKS.values())
+    why = "no attack of the plan does" if can else NO_ATTACK
+    return f"{name} was not measured: {why}; it needs {FAMILIES[name].needs}"

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import torch
+
+from auditor.progress import Tick
+
+Job = Callable[[Tick], None]
+_SHOW_SECONDS = 0.25
+
+
+class _StoppedError(Exception):
+    """Ends a job whose work nobody wants any more."""
 
 
 @contextlib.contextmanager
@@ -30,14 +40,33 @@ def num_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_jobs(jobs: Sequence[Callable[[], None]], done: Callable[[int], None]) -> None:
-    """Runs all jobs; `done` hears how many have ended. The first failure ends it: jobs not yet begun are dropped."""
+def run_jobs(jobs: Sequence[Job], show: Callable[[float], None]) -> None:
+    """Runs all jobs; `show` hears every now and then, in the caller's thread, what share of the work is done.
+
+    The first failure, and an interrupt, end it: jobs not yet begun are dropped, those at work end at their next tick,
+    and none is at work any more when this returns.
+    """
+    shares, stop = [0.0] * len(jobs), threading.Event()
+
+    def work(number: int) -> None:
+        def tick(share: float) -> None:
+            if stop.is_set():
+                raise _StoppedError
+            shares[number] = share
+
+        jobs[number](tick)
+        shares[number] = 1.0
+
     with ThreadPoolExecutor(max_workers=num_workers()) as pool:
-        futures = [pool.submit(job) for job in jobs]
         try:
-            for number, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                done(number)
+            pending = {pool.submit(work, number) for number in range(len(jobs))}
+            while pending:
+                show(sum(shares) / len(jobs))
+                ended, pending = wait(pending, timeout=_SHOW_SECONDS, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    future.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    show(1.0)

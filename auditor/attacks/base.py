@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.capture import Integers
+from auditor.progress import Progress, Tick
 
 Question = Literal["support", "partition", "token"]
-Progress = Callable[[str, int, int], None]
-"""Called with a label, the work done and the work in all."""
-
-
-def silent(label: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
-    del label, done, total
 
 
 class Attack(Protocol):
@@ -54,7 +48,7 @@ class TokenArm(Protocol):
     name: str
     classes: Integers
 
-    def fit(self) -> None:
+    def fit(self, tick: Tick) -> None:
         """Trains the arm. Arms share no state that changes, so several may be fitted at once."""
         ...
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Progress, Question
+from auditor.attacks.base import Question
 from auditor.channels import GRADIENT_ONLY
+from auditor.progress import Progress
 from auditor.views import UnitView
 
 

@@ -21,12 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from auditor.attacks.base import Progress, Question
+from auditor.attacks.base import Question
 from auditor.attacks.invariants import NUM_INVARIANTS, row_invariants, standardise
 from auditor.attacks.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
 from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
+from auditor.progress import Progress, Tick
 from auditor.views import TokenView
 
 _WINDOW_ROWS = 256
@@ -80,7 +81,7 @@ class ProbeData:
 
 
 class RowArm:
-    """An arm that reads rows one by one, with or without their coordinates. Making one trains it."""
+    """An arm that reads rows one by one, with or without their coordinates."""
 
     def __init__(self, name: str, probe: str, data: ProbeData, settings: ProbeSettings, seed: int) -> None:
         self.name, self.classes, self._data = name, data.classes, data
@@ -92,13 +93,16 @@ class RowArm:
         with _seeded(seed):
             self._model = RowProbe(self._num_inputs, self._width, len(self.classes))
 
-    def fit(self) -> None:
-        """Trains on the train rows."""
+    def fit(self, tick: Tick) -> None:
+        """Trains on the train rows; ticks at every update."""
         data, settings, model = self._data, self._settings, self._model
         inputs = self._inputs(data.train_rows)
         optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(self._seed)
-        for _ in range(settings.epochs):
-            for batch in torch.split(torch.randperm(len(inputs), generator=generator), settings.batch_rows):
+        for epoch in range(settings.epochs):
+            order = torch.randperm(len(inputs), generator=generator)
+            for start in range(0, len(inputs), settings.batch_rows):
+                tick((epoch + start / len(inputs)) / settings.epochs)
+                batch = order[start : start + settings.batch_rows]
                 _step(optimizer, nn.functional.cross_entropy(model(inputs[batch]), data.train_classes[batch]))
         model.eval()
 
@@ -116,7 +120,7 @@ class RowArm:
 
 
 class GraphArm:
-    """An arm that reads whole frames. Making one trains it."""
+    """An arm that reads whole frames."""
 
     def __init__(self, name: str, probe: str, data: ProbeData, settings: ProbeSettings, seed: int) -> None:
         del probe
@@ -126,16 +130,19 @@ class GraphArm:
         with _seeded(seed):
             self._model = GraphProbe(len(self.classes))
 
-    def fit(self) -> None:
-        """Trains on the train rows, whole frames at a time."""
+    def fit(self, tick: Tick) -> None:
+        """Trains on the train rows, whole frames at a time; ticks at every update."""
         settings, model = self._settings, self._model
         label = torch.full((len(self._data.rows),), _NO_CLASS)
         label[self._data.train_rows] = self._data.train_classes
         windows = [window for window in self._windows if (label[slice(*window)] != _NO_CLASS).any()]
         optimizer, generator = _optimizer(model, settings), torch.Generator().manual_seed(self._seed)
-        for _ in range(settings.epochs):
+        for epoch in range(settings.epochs):
             order = [windows[i] for i in torch.randperm(len(windows), generator=generator)]
+            num_read = 0
             for batch in _batches(order, settings.batch_rows):
+                tick((epoch + num_read / len(windows)) / settings.epochs)
+                num_read += len(batch)
                 hidden, rows = self._hidden(model, batch)
                 wanted = label[rows] != _NO_CLASS
                 loss = nn.functional.cross_entropy(model.head(hidden[wanted]), label[rows][wanted])

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Progress, Question, UnitScores
+from auditor.attacks.base import Question, UnitScores
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
+from auditor.progress import Progress
 from auditor.views import FloatArray, UnitView
 
 _RIDGE = 1e-3

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
-    from auditor.attacks.base import Progress
 
 
 def command(
@@ -30,31 +25,23 @@ def command(
 ) -> None:
     """Attack the bundles under a plan. Exit code 0: pass, 1: fail, 3: inconclusive."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from auditor.audit import run_audit
     from auditor.plan import load_plan
-    from auditor.report import print_summary, write_report
+    from auditor.progress import shown, terminate_like_interrupt
+    from auditor.report import JSON_FILE, print_summary, write_report
     from auditor.report.files import check_folder
 
     chosen = load_plan(plan)
     check_folder(out)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        report = run_audit(
-            bundles, key=key, plan=chosen, truth_files=truth or [], trust=trust, progress=_shown_by(bars)
-        )
-    result, page = write_report(report, out)
+    try:
+        with terminate_like_interrupt(), shown(Console(stderr=True)) as progress:
+            report = run_audit(bundles, key=key, plan=chosen, truth_files=truth or [], trust=trust, progress=progress)
+            result, page = write_report(report, out)
+    except KeyboardInterrupt:
+        written = (out / JSON_FILE).exists()
+        typer.echo(f"auditor: interrupted; {'the result is whole' if written else 'no result was written'}", err=True)
+        raise typer.Exit(130) from None
     print_summary(report, Console())
     typer.echo(f"result: {result}\npage: {page}")
     raise typer.Exit(report["verdict"]["exit_code"])
-
-
-def _shown_by(bars: Bars) -> Progress:
-    """One bar that shows the newest work."""
-    task = bars.add_task("starting", total=1)
-
-    def show(label: str, done: int, total: int) -> None:
-        bars.update(task, description=label, completed=done, total=max(1, total))
-
-    return show

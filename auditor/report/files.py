@@ -1,4 +1,6 @@
-"""Reads and writes the result of an audit. JSON without NaN, schema first; written to a temporary name and renamed.
+"""Reads and writes the result of an audit. JSON without NaN, schema first.
+
+Each file is written to a temporary name and renamed, the result first: it makes the page again, a page makes no result.
 
 Refused: a result of another schema; a folder that already holds the result of another audit (a result is not
 overwritten silently).
@@ -27,8 +29,8 @@ def write_report(report: Mapping[str, Any], folder: Path) -> tuple[Path, Path]:
     text = json.dumps(report, allow_nan=False, indent=1) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_text(folder / HTML_FILE, render_page(report))
         replace_text(folder / JSON_FILE, text)
+        replace_text(folder / HTML_FILE, render_page(report))
     except OSError as error:
         raise RecordingError(
             f"the report cannot be written to {folder}: {error.strerror}", remedy="give another folder with --out"

@@ -1,21 +1,11 @@
-"""Numbers as a reader sees them; None is a dash, never a zero."""
+"""Values and intervals of a check as the report shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-DASH = "-"
-SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
-
-
-def show(value: float | None, unit: str) -> str:
-    """A value in its unit: +0.52 pp, .576, 1024."""
-    if value is None:
-        return DASH
-    if unit == "pp":
-        return f"{value:+.2f} pp"
-    return f"{value:.3f}" if unit == "ratio" else f"{value:g}"
+from auditor.words import DASH, show
 
 
 def show_value(check: Mapping[str, Any], result: Mapping[str, Any]) -> str:

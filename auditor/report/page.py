@@ -12,7 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from auditor.report import svg
-from auditor.report.numbers import SHORT_FAMILIES, show, show_interval, show_value
+from auditor.report.numbers import show_interval, show_value
+from auditor.report.reading import read, short_family
+from auditor.words import show
 
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
 
@@ -29,13 +31,34 @@ def render_page(report: Mapping[str, Any]) -> str:
     environment.filters["show_interval"] = show_interval
     environment.globals["show"] = show
     environment.globals["show_value"] = show_value
-    template = environment.get_template("audit.html.j2")
+    template = environment.get_template("page.html.j2")
     return template.render(
         report=report,
+        reading=read(report),
+        map=svg.support_map(_map(report)),
+        map_words=_map_words(_map(report)),
         forests=_forests(report["results"]),
         results=[_with_plots(result) for result in report["results"]],
         settings=json.dumps(report["plan"], indent=1),
     )
+
+
+def _map(report: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
+    """Counts of the first frames, where the support question was asked."""
+    maps = (result["details"].get("support_map") for result in report["results"])
+    return next((found for found in maps if found), [])
+
+
+def _map_words(frames: Sequence[Mapping[str, int]]) -> str:
+    """What the picture says."""
+    zeros = sum(frame["real_zero"] + frame["decoy_zero"] for frame in frames)
+    wrong = sum(frame["real_zero"] + frame["decoy_nonzero"] for frame in frames)
+    if not zeros:
+        return (
+            "Every row has a gradient: zeros tell nothing. Whether the length of a row does is what partition_auc says."
+        )
+    seen = "The node sees which cells are filled; sorted into sides by the sealed truth,"
+    return f"{seen} {'filled is real and empty is decoy, without exception' if not wrong else 'they match in part'}."
 
 
 def _forests(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -43,7 +66,7 @@ def _forests(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     plots = []
     for unit, title in _UNIT_TITLES.items():
         rows = [
-            {**check, "label": f"{check['metric']} {SHORT_FAMILIES.get(result['family'], result['family'])}"}
+            {**check, "label": f"{check['metric']} {short_family(result['family'])}"}
             for result in results
             for check in result["checks"]
             if check["unit"] == unit

@@ -57,6 +57,39 @@ def histogram(data: Mapping[str, Any]) -> str:
     return _svg(_WIDTH, base + 28, "norms of real units and decoys", parts)
 
 
+def support_map(frames: Sequence[Mapping[str, int]]) -> str:
+    """One line a frame, one cell a unit, real ones left and decoys right: filled where the gradient is not zero.
+
+    Within either side cells are sorted, as only their numbers are known.
+    """
+    if not frames:
+        return ""
+    most = [max(frame[f"{side}_nonzero"] + frame[f"{side}_zero"] for frame in frames) for side in ("real", "decoy")]
+    left, gap, line = 62, 22, 15
+    step = min(14.0, (_WIDTH - left - gap - 8) / max(1, sum(most)))
+    starts = (left, left + step * most[0] + gap)
+    parts = [
+        _text(starts[0], 14, f"real ({most[0]})", "start"),
+        _text(starts[1], 14, f"decoys ({most[1]})", "start"),
+    ]
+    for number, frame in enumerate(frames):
+        y = 22 + line * number
+        parts.append(_text(left - 8, y + 10, f"frame {number + 1}", "end"))
+        for side, start in zip(("real", "decoy"), starts, strict=True):
+            filled, empty = frame[f"{side}_nonzero"], frame[f"{side}_zero"]
+            parts.append(_cells(side, start, y, step, range(filled)))
+            parts.append(_cells("empty", start, y, step, range(filled, filled + empty)))
+    height = 22 + line * len(frames) + 24
+    parts += [
+        _cells("real", left, height - 16, 14, range(1)),
+        _cells("decoy", left + 15, height - 16, 14, range(1)),
+        _text(left + 34, height - 6, "gradient is not zero", "start"),
+        _cells("empty", left + 190, height - 16, 14, range(1)),
+        _text(left + 210, height - 6, "every value of the gradient is exactly zero", "start"),
+    ]
+    return _svg(_WIDTH, height, "which rows of the first frames have a gradient", parts)
+
+
 def roc(points: Sequence[Sequence[float]]) -> str:
     """The ROC curve over the diagonal."""
     if not points:
@@ -95,6 +128,15 @@ def arms(data: Mapping[str, Any]) -> str:
         _text(x, height - 10, f"constant guesser {100 * base:.2f} %", "middle"),
     ]
     return _svg(_WIDTH, height, "accuracy of every arm", parts)
+
+
+def _cells(kind: str, start: float, y: float, step: float, places: range) -> str:
+    """Cells at these places of a line, as one path."""
+    if not places:
+        return ""
+    size = max(step - 1.5, 1.0)
+    squares = "".join(f"M{start + step * place:.1f} {y}h{size:.1f}v11h-{size:.1f}z" for place in places)
+    return f'<path class="{kind}" d="{squares}"/>'
 
 
 def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from auditor.attacks import Attack
-from auditor.attacks.base import Progress
 from auditor.capture import Capture
 from auditor.plan import Plan
+from auditor.progress import Progress
 from auditor.results import Result
 from auditor.scorers.partition import score_partition
 from auditor.scorers.support import score_support

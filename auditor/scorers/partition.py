@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from auditor.attacks import Attack
-from auditor.attacks.base import Progress, UnitScores, silent
+from auditor.attacks.base import UnitScores
 from auditor.capture import Capture
 from auditor.plan import Plan
+from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Result, finite
 from auditor.splits import SELECT, TEST, Splits
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
@@ -36,8 +37,11 @@ def score_partition(
     """AUC of the attack's best reading on the test documents."""
     view, key = unit_view(units(capture, splits), family, plan.split.seed)
     generator = np.random.default_rng(plan.split.seed)
+    progress("norms", 0, 3)
     chosen, found = _run(attack, view, key, plan, generator, progress)
+    progress("its shuffled twin", 1, 3)
     twin = _twin(attack, view, key, plan, generator)
+    progress("its positive control", 2, 3)
     controls = [_control(attack, view, key, plan, generator)]
     test = key.split == TEST
     return Result(
@@ -76,6 +80,7 @@ def _check(found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Ch
         num_documents=found.num_clusters,
         minimum_detectable=detectable,
         limit=ceiling - 0.5,
+        unit="ratio",
     )
     lower, upper = found.lower_ratio, found.upper_ratio
     state, reasons = judge(
@@ -85,6 +90,7 @@ def _check(found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Ch
         blockers=[*blockers, *control_blockers(controls)],
         chance=0.5,
         twin=(twin.lower_ratio, twin.upper_ratio),
+        unit="ratio",
     )
     words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)
     return Check(

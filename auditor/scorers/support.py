@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.attacks import Attack
-from auditor.attacks.base import Progress
 from auditor.capture import Capture, Flags
 from auditor.plan import Plan
+from auditor.progress import Progress
 from auditor.results import Check, Control, Result
 from auditor.splits import Splits
 from auditor.verdict import control_blockers, judge
 from auditor.views import UnitView, unit_view, units
+
+_NUM_MAPPED = 8
 
 
 def score_support(
@@ -33,7 +35,7 @@ def score_support(
     control = Control("decoy gradients of a copy set to zero", float(num_groups), found)
     ceiling = plan.ceilings.exact_support_frames
     state, reasons = judge(
-        ceiling=ceiling, lower=float(exact), upper=float(exact), blockers=control_blockers([control])
+        ceiling=ceiling, lower=float(exact), upper=float(exact), blockers=control_blockers([control]), unit="frames"
     )
     words = ("exact support",) if exact else ("no exact support",)
     notes = () if exact else ("any noise defeats an exact-zero test: the partition is measured by row_norm",)
@@ -57,7 +59,8 @@ def score_support(
         baseline={"all_real_agreement_ratio": float(key.real.mean())},
         twin={},
         controls=(control,),
-        details=_details(predicted, key.real, exact, num_groups),
+        details=_details(predicted, key.real, exact, num_groups)
+        | {"support_map": support_map(predicted, key.real, view.group)},
         notes=notes,
     )  # fmt: skip
 
@@ -67,6 +70,21 @@ def exact_groups(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> tup
     _, index = np.unique(group, return_inverse=True)
     wrong = np.bincount(index.reshape(-1), weights=predicted != real)
     return int((wrong == 0).sum()), len(wrong)
+
+
+def support_map(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> list[dict[str, int]]:
+    """For the first groups: how many real units and decoys have a gradient, and how many have none.
+
+    Counts only: which wire row is real is not in a report.
+    """
+    kinds = {
+        "real_nonzero": real & predicted,
+        "real_zero": real & ~predicted,
+        "decoy_nonzero": ~real & predicted,
+        "decoy_zero": ~real & ~predicted,
+    }
+    first = np.unique(group)[:_NUM_MAPPED]
+    return [{name: int((flags & (group == number)).sum()) for name, flags in kinds.items()} for number in first]
 
 
 def _details(predicted: Flags, real: Flags, exact: int, num_groups: int) -> dict[str, Any]:

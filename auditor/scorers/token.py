@@ -2,8 +2,11 @@
 
 The published gate G is read as published, and again with the design effect of correlated rows. A pass needs the
 corrected gate and the max-statistic upper bound of the paired effect under the ceiling; a gate that breaks with power
-fails, and so does a lower bound above the ceiling. No arm is chosen for these numbers: the bounds hold for all arms
-at once. The arm that is best on select is named, for reading.
+fails, and so does a lower bound above the ceiling. A gate is an upper bound: where power is missing, or the plan is
+marked under-powered, one above the ceiling says that a leak is not ruled out, and no more.
+
+No arm is chosen for these numbers: the bounds hold for all arms at once. The arm that is best on select is named, for
+reading.
 
 `token_cross_entropy` is the select-best arm less its shuffled twin, in nats, over rows whose token has a class;
 beside it stands the marginal entropy, what the best constant distribution reads.
@@ -18,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from auditor.attacks import Attack
-from auditor.attacks.base import Progress
 from auditor.capture import Capture
 from auditor.plan import Plan, ProbeSettings
-from auditor.results import Check, Control, Result, finite
+from auditor.progress import Progress
+from auditor.results import Check, Control, Reason, Result, finite
 from auditor.scorers.arms import ArmReading, TokenScore, cross_entropy, read_arms, score_arms
 from auditor.scorers.planting import plant
 from auditor.splits import SELECT, TEST, Splits
@@ -29,9 +32,11 @@ from auditor.statistics.effects import PairedEffect
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views import NotMeasurableError, TokenKey, TokenView, token_view
-from auditor.workers import run_jobs
+from auditor.words import show
+from auditor.workers import Job, run_jobs
 
 _TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
+_STEPS = 1000  # of a bar
 _CONTROL_PROBE = "coordinate_plus_invariants"
 
 
@@ -77,10 +82,11 @@ def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
     published, corrected, ceiling = score.published, score.corrected, plan.ceilings.token_pp
     blockers = _power(score, score.effect, plan, ceiling)
     if not corrected.has_power:
-        blockers.append(f"the floor with correlated rows is {corrected.floor_pp:.3g} pp, at or above the ceiling")
+        floor = show(corrected.floor_pp, "pp")
+        blockers.append(Reason("power", f"the floor with correlated rows is {floor}, at or above the ceiling"))
     has_power = not blockers
     if all(score.degenerate):
-        blockers.append("every arm names one token for more than 99 % of rows")
+        blockers.append(Reason("instrument", "every arm names one token for more than 99 % of rows"))
     state, reasons = judge(
         ceiling=ceiling,
         lower=None,
@@ -89,7 +95,7 @@ def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
         blockers=[*blockers, *control_blockers([control])],
     )
     words = ["breaks the gate"] if published.breaks_gate else []
-    words += [] if has_power else ["no power"]
+    words += [_no_power(blockers)] if published.breaks_gate and state == "inconclusive" else []
     return Check(
         metric="token_top1_gate",
         unit="pp",
@@ -146,8 +152,8 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
         detectable = score.rare_upper_pp
     blockers = _power(score, score.rare, plan, ceiling, detectable)
     if 0 < plan.probe.max_classes < score.num_train_tokens:
-        classes = f"{plan.probe.max_classes} of {score.num_train_tokens}"
-        blockers.append(f"only {classes} tokens have a class, and rare ones do not")
+        classes = f"only the {plan.probe.max_classes} most frequent tokens have a class, and rare ones do not"
+        blockers.append(Reason("power", classes))
     state, reasons = judge(
         ceiling=ceiling,
         lower=lower,
@@ -170,13 +176,21 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
     )
 
 
+def _no_power(blockers: Sequence[Reason]) -> str:
+    """Why a gate above its ceiling does not fail by itself."""
+    kinds = {reason.kind for reason in blockers}
+    if kinds == {"plan"}:
+        return "not a fail by itself under this plan"
+    return "no power" if "power" in kinds else "not a fail by itself"
+
+
 def _word(lower: float | None) -> str:
     return "detected" if lower is not None and lower > 0 else "at floor"
 
 
 def _power(
     score: TokenScore, effect: PairedEffect | None, plan: Plan, limit: float, detectable: float | None = None
-) -> list[str]:
+) -> list[Reason]:
     return power_blockers(
         plan,
         num_documents=score.num_documents,
@@ -201,15 +215,20 @@ def _fit_all(
     attack: Attack, view: TokenView, key: TokenKey, plan: Plan, progress: Progress
 ) -> tuple[list[ArmReading], list[ArmReading], list[ArmReading]]:
     """Readings of the arms, of their twins on shuffled labels, and of one arm on a copy with a planted leak."""
-    sets = [
-        attack.run(view, plan.probe, progress),
-        attack.run(*_twin_task(view, plan), progress),
-        attack.run(*_control_task(view, key, plan), progress),
-    ]
-    fits = [arm.fit for arms in sets for arm in arms]
-    progress("fitting arms", 0, len(fits))
-    run_jobs(fits, lambda done: progress("fitting arms", done, len(fits)))
-    real, twin, control = (read_arms(arms, key) for arms in sets)
+    tasks = [(view, plan.probe), _twin_task(view, plan), _control_task(view, key, plan)]
+    sets = []
+    for number, task in enumerate(tasks):
+        progress("preparing rows", number, len(tasks))
+        sets.append(attack.run(*task, progress))
+    fits: list[Job] = [arm.fit for arms in sets for arm in arms]
+    label = f"fitting {len(fits)} arms"
+    run_jobs(fits, lambda share: progress(label, round(_STEPS * share), _STEPS))
+    readings = []
+    for number, arms in enumerate(sets):
+        progress("reading arms", number, len(sets))
+        readings.append(read_arms(arms, key))
+    progress("scoring", 0, 0)
+    real, twin, control = readings
     return real, twin, control
 
 

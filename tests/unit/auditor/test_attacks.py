@@ -94,7 +94,7 @@ def test_arms_learn_only_from_train_rows() -> None:
 
 
 def test_a_failing_arm_stops_the_work() -> None:
-    def fail() -> None:
+    def fail(_tick: object) -> None:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):

@@ -56,6 +56,7 @@ def test_clip_and_noise_ends_exact_support_and_the_norm_still_tells(make_run: Ca
     report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
     support = next(r for r in report["results"] if r["attack"] == "gradient_support")
     assert support["details"]["exact_frames"] == 0
+    assert all(frame["real_zero"] + frame["decoy_zero"] == 0 for frame in support["details"]["support_map"])
     assert support["details"]["row_agreement_ratio"] == pytest.approx(6 / 16)
     auc = check(report, "row_norm", "gradient_only")
     assert auc["lower"] > 0.5
@@ -90,6 +91,18 @@ def test_a_token_leak_in_the_forward_rows_fails_and_its_twin_is_silent(make_run:
     assert forward["details"]["token_cross_entropy"]["arm_less_twin_nats"] < -0.1
     assert check(report, "latent_probe", "gradient_only", "token_top1_effect")["state"] != "fail"
     assert check(report, "latent_probe", "joint_forward_gradient", "token_top1_effect")["state"] == "fail"
+
+
+def test_a_shown_leak_fails_under_a_marked_plan_and_a_gate_alone_does_not(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=400, leak=1.5)
+    plan = Plan(**(vars(SMALL) | {"name": "cheap", "underpowered": True, "families": ("forward_only",)}))
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    gate = check(report, "latent_probe", "forward_only", "gate")
+    assert gate["state"] == "inconclusive"
+    assert gate["words"][0] == "breaks the gate"
+    assert gate["words"][1] in ("no power", "not a fail by itself under this plan")
+    assert check(report, "latent_probe", "forward_only", "token_top1_effect")["state"] == "fail"
+    assert report["verdict"]["state"] == "fail"
 
 
 def test_rows_that_say_nothing_do_not_fail_the_token_gate(make_run: Callable[..., Any]) -> None:
@@ -140,7 +153,8 @@ def test_what_is_missing_makes_the_verdict_inconclusive_and_is_named(
     report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
     assert report["verdict"]["state"] == "inconclusive"
     assert report["verdict"]["exit_code"] == 3
-    assert any(reason in text for text in report["verdict"]["reasons"]), report["verdict"]["reasons"]
+    reasons = [f"{entry['subject']}: {entry['text']}" for entry in report["verdict"]["reasons"]]
+    assert any(reason in text for text in reasons), reasons
 
 
 def test_families_that_nothing_measured_are_listed(make_run: Callable[..., Any]) -> None:
@@ -149,7 +163,8 @@ def test_families_that_nothing_measured_are_listed(make_run: Callable[..., Any])
     report = run_audit([run.bundle], key=run.key, plan=plan)
     assert report["verdict"]["state"] == "inconclusive"
     for name in ("active_perturbation", "membership_property", "response_side", "joint_forward_gradient"):
-        assert any(text.startswith(f"{name} was not measured") for text in report["verdict"]["reasons"])
+        texts = [reason["text"] for reason in report["verdict"]["reasons"] if reason["kind"] == "not_measured"]
+        assert any(text.startswith(f"{name} was not measured") for text in texts)
 
 
 def test_an_underpowered_plan_never_passes(make_run: Callable[..., Any]) -> None:
@@ -185,7 +200,8 @@ def test_a_wrong_key_is_refused(make_run: Callable[..., Any], tmp_path: Path) ->
 def test_truth_of_another_run_does_not_join(make_run: Callable[..., Any]) -> None:
     run, other = make_run(frames=30, seed=1), make_run(frames=30, seed=2)
     report = run_audit([run.bundle], key=run.key, plan=NO_PROBES, truth_files=[other.bundle / "truth.sealed"])
-    assert any("30 FORWARD frames whose bytes are not those of the truth" in r for r in report["verdict"]["reasons"])
+    texts = [reason["text"] for reason in report["verdict"]["reasons"] if reason["kind"] == "evidence"]
+    assert any("30 FORWARD frames whose bytes are not those of the truth" in text for text in texts)
     assert report["captured"]["frames"] == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import xml.dom.minidom
@@ -20,6 +21,8 @@ from auditor.audit import run_audit
 from auditor.cli import app
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings, render_plan
 from auditor.report import HTML_FILE, JSON_FILE, print_summary, read_report, render_page, svg, write_report
+from auditor.report.advice import next_steps
+from auditor.report.reading import read
 from auditor.results import SCHEMA, plain
 from splitwire.errors import SettingsError
 
@@ -74,7 +77,10 @@ def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any]) -> None:
 def test_every_text_of_the_page_is_escaped(report: dict[str, Any]) -> None:
     bad = "<script>alert(1)</script>"
     changed = json.loads(json.dumps(report))
-    changed["bundles"][0]["name"] = changed["verdict"]["reasons"][0] = bad
+    changed["bundles"][0]["name"] = bad
+    for kind in ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured"):
+        changed["verdict"]["reasons"].append({"kind": kind, "text": bad, "subject": bad})
+        changed["results"][0]["checks"][0]["reasons"].append({"kind": kind, "text": bad, "subject": ""})
     changed["results"][0]["notes"] = changed["results"][0]["controls"][0]["what"] = bad
     changed["results"][0]["family"] = changed["results"][1]["family"] = bad
     arms = next(r for r in changed["results"] if "arms" in r["details"])
@@ -88,7 +94,17 @@ def test_plots_are_well_formed() -> None:
     histogram = {"log10_edges": [0.0, 1.0, 2.0], "real": [0, 0], "decoy": [1, 3]}
     for drawing in (svg.forest([row]), svg.arms(arms), svg.histogram(histogram), svg.roc([(0, 0), (1, 1)])):
         xml.dom.minidom.parseString(drawing)  # noqa: S318 - our own text
-    assert svg.forest([]) == svg.histogram({}) == svg.roc([]) == ""
+    assert svg.forest([]) == svg.histogram({}) == svg.roc([]) == svg.support_map([]) == ""
+
+
+def test_the_picture_of_the_first_frames_shows_every_unit() -> None:
+    frame = {"real_nonzero": 3, "real_zero": 1, "decoy_nonzero": 0, "decoy_zero": 5}
+    drawing = svg.support_map([frame, dict.fromkeys(frame, 0) | {"real_nonzero": 2}])
+    xml.dom.minidom.parseString(drawing)  # noqa: S318 - our own text
+    legend = {"real": 1, "decoy": 1, "empty": 1}
+    for kind, expected in {"real": 5, "decoy": 0, "empty": 6}.items():
+        paths = re.findall(rf'<path class="{kind}" d="([^"]*)"', drawing)
+        assert sum(path.count("M") for path in paths) == expected + legend[kind]
 
 
 def test_a_result_reads_back_and_is_not_overwritten(report: dict[str, Any], tmp_path: Path) -> None:
@@ -100,7 +116,7 @@ def test_a_result_reads_back_and_is_not_overwritten(report: dict[str, Any], tmp_
         write_report(report, tmp_path / "out")
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no", f'{{"schema": "{SCHEMA}"}}', '{"schema": "splitwire.audit/999"}'])
+@pytest.mark.parametrize("text", ["{}", "[]", "no", f'{{"schema": "{SCHEMA}"}}', '{"schema": "splitwire.audit/1"}'])
 def test_another_file_is_no_result(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(SettingsError):
@@ -116,8 +132,40 @@ def test_the_summary_names_verdict_scope_and_reasons(report: dict[str, Any]) -> 
     print_summary(report, console)
     text = console.export_text()
     assert "verdict: FAIL" in text
-    assert "scope:" in text
+    assert "Scope\n" in text
     assert "exact_support_frames" in text
+    assert "60 of 60 frames the zeros of the gradient say exactly which rows are real" in text
+    assert 'gradient.policy = "clip_noise"' in text
+    assert "would need returned rows" in text
+
+
+def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once(report: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(report))
+    reasons = changed["verdict"]["reasons"]
+    shown = len([reason for reason in reasons if reason["kind"] == "leak"])
+    for family in ("forward_only", "gradient_only"):
+        reasons.append({"kind": "power", "text": "too little", "subject": f"latent_probe/{family}/token_top1_gate"})
+    reasons.append({"kind": "plan", "text": "marked", "subject": "small"})
+    reading = read(changed)
+    assert len(reading.leaks) == shown
+    assert "token_top1_gate (forward, gradient): too little." in reading.undecided
+    assert len([line for line in reading.undecided if line.startswith("Marked.")]) == 1
+    assert reading.not_measured.startswith("7 of 9 families")
+
+
+def test_the_number_of_documents_that_an_open_check_needs_falls_out_of_its_interval(report: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(report))
+    changed["captured"]["documents_by_split"] = {"train": 30, "select": 6, "test": 24}
+    result = next(r for r in changed["results"] if r["attack"] == "row_norm")
+    result["num_documents"] = 24
+    for other in changed["results"]:
+        for check in other["checks"]:
+            check["state"] = "pass"
+    wide = {"value": 0.53, "lower": 0.49, "upper": 0.57, "ceiling": 0.55, "minimum_detectable": 0.04}
+    result["checks"][0] |= wide | {"state": "inconclusive"}
+    assert any("about 240 documents in all instead of 60" in step for step in next_steps(changed))
+    result["checks"][0] |= {"value": 0.56}
+    assert any("Expect a fail with more data" in step for step in next_steps(changed))
 
 
 def test_auditor_gate_prints_every_case() -> None:

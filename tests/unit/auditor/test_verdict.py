@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from auditor.plan import Plan
-from auditor.results import Check, Control, NotMeasured, Result, State
+from auditor.results import Check, Control, NotMeasured, Reason, Result, State
 from auditor.verdict import control_blockers, decide, judge, power_blockers
 
 SCOPED = Plan(name="scoped", scope=("forward_only",))
 FOUND = Control("planted", 3.0, found=True)
 
 
-def result(state: State, reasons: tuple[str, ...] = ()) -> Result:
+WHY = Reason("power", "why")
+
+
+def result(state: State, reasons: tuple[Reason, ...] = ()) -> Result:
     check = Check("metric", "pp", 1.0, 0.5, 0.1, 0.9, 0.2, 0.3, state, (), reasons)
     return Result(
         "attack", "forward_only", "token", "all", "", "", "", 30, 100, 1000, (check,), {}, {}, (FOUND,), {}, (), 0.0
@@ -28,9 +31,9 @@ def test_bounds_decide_against_the_ceiling(lower: float | None, upper: float | N
 
 
 def test_a_blocker_prevents_a_pass_and_not_a_fail() -> None:
-    assert judge(ceiling=1.0, lower=0.0, upper=0.5, blockers=["why"]) == ("inconclusive", ("why",))
-    assert judge(ceiling=1.0, lower=2.0, upper=3.0, blockers=["why"])[0] == "fail"
-    assert judge(ceiling=1.0, lower=0.0, upper=0.5, breaks=True, blockers=["why"])[0] == "fail"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, blockers=[WHY]) == ("inconclusive", (WHY,))
+    assert judge(ceiling=1.0, lower=2.0, upper=3.0, blockers=[WHY])[0] == "fail"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, breaks=True, blockers=[WHY])[0] == "fail"
 
 
 def test_a_twin_that_reads_an_effect_voids_all_but_a_clearly_larger_one() -> None:
@@ -43,10 +46,10 @@ def test_a_twin_that_reads_an_effect_voids_all_but_a_clearly_larger_one() -> Non
 def test_few_documents_low_power_and_a_marked_plan_each_block() -> None:
     good = {"num_documents": 25, "minimum_detectable": 0.5, "limit": 1.0}
     assert power_blockers(SCOPED, **good) == []
-    assert "at least 20" in power_blockers(SCOPED, **(good | {"num_documents": 19}))[0]
-    assert "under-powered" in power_blockers(SCOPED, **(good | {"minimum_detectable": 1.01}))[0]
-    assert "unknown" in power_blockers(SCOPED, **(good | {"minimum_detectable": None}))[0]
-    assert "marked" in power_blockers(Plan(underpowered=True), **good)[0]
+    assert "at least 20" in power_blockers(SCOPED, **(good | {"num_documents": 19}))[0].text
+    assert "under-powered" in power_blockers(SCOPED, **(good | {"minimum_detectable": 1.01}))[0].text
+    assert "unknown" in power_blockers(SCOPED, **(good | {"minimum_detectable": None}))[0].text
+    assert power_blockers(Plan(underpowered=True), **good)[0].kind == "plan"
 
 
 def test_there_is_no_pass_without_a_positive_control_that_was_found() -> None:
@@ -59,7 +62,7 @@ def test_a_pass_needs_everything_and_a_fail_needs_one() -> None:
     assert decide(SCOPED, [result("pass")], [], []).exit_code == 0
     assert decide(SCOPED, [result("pass"), result("fail")], [], ["dropped"]).exit_code == 1
     assert decide(SCOPED, [result("pass")], [], ["dropped"]).exit_code == 3
-    assert decide(SCOPED, [result("inconclusive", ("why",))], [], []).exit_code == 3
+    assert decide(SCOPED, [result("inconclusive", (WHY,))], [], []).exit_code == 3
     assert decide(SCOPED, [], [], []).exit_code == 3
 
 
@@ -73,3 +76,25 @@ def test_a_family_that_could_not_run_counts_and_one_that_does_not_apply_does_not
 def test_an_underpowered_plan_cannot_pass() -> None:
     plan = Plan(name="cheap", scope=("forward_only",), underpowered=True)
     assert decide(plan, [result("pass")], [], []).state == "inconclusive"
+
+
+def test_reasons_name_their_kind_and_subject_and_leaks_come_first() -> None:
+    open_check = result("inconclusive", (WHY, Reason("undecided", "wide")))
+    reasons = decide(SCOPED, [open_check, result("fail")], [], ["dropped"]).reasons
+    assert [reason.kind for reason in reasons] == ["leak", "evidence", "power", "undecided"]
+    assert {r.subject for r in reasons if r.kind != "evidence"} == {"attack/forward_only/metric"}
+    assert "0.50 pp, at least +0.10 pp (ceiling +1.00 pp)" in reasons[0].text
+
+
+def test_the_mark_of_a_plan_is_one_reason_however_many_checks_it_holds_back() -> None:
+    plan = Plan(name="cheap", scope=("forward_only",), underpowered=True)
+    held = result("inconclusive", (Reason("plan", "marked"),))
+    reasons = decide(plan, [held, held], [], []).reasons
+    assert [(reason.kind, reason.subject) for reason in reasons] == [("plan", "cheap")]
+
+
+def test_a_family_without_an_attack_in_this_version_is_told_from_one_that_the_plan_left_out() -> None:
+    plan = Plan(name="x", scope=("forward_only", "response_side"))
+    texts = {reason.subject: reason.text for reason in decide(plan, [], [], []).reasons}
+    assert "no attack of the plan does" in texts["forward_only"]
+    assert "this version has no attack for it; it needs returned rows" in texts["response_side"]

@@ -1,0 +1,157 @@
+"""What to do after an audit: which setting of the trusted node bears on what was shown, how many more documents an open
+check needs, and which plan can give a pass.
+
+Advice, not a promise: every change is audited again. The number of documents follows from the width of an interval,
+which falls with their square root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+
+Tree = Mapping[str, Any]
+
+_SUPPORT = (
+    'Zeros name the decoys: set gradient.policy = "clip_noise" in tln.toml (never "open"), so that every row is noised.'
+)
+_GRADIENT_NORMS = (
+    "Gradient norms tell decoys from real rows: clip lower (gradient.clip_norm or gradient.clip_multiple) and raise "
+    "gradient.noise_multiplier, so that the noise hides how long a row was. This costs utility; train reports it."
+)
+_FORWARD_NORMS = (
+    "Forward norms tell decoys from real rows: put clip_noise and decoys into frame.mechanisms, so that decoys are "
+    "clipped and noised like real rows."
+)
+_GRADIENT_TOKENS = (
+    'Gradient rows name tokens: use gradient.policy = "clip_noise" with a higher gradient.noise_multiplier or a lower '
+    "clip."
+)
+_FORWARD_TOKENS = (
+    "Forward rows name tokens: put bottleneck, clip_noise and rotation into frame.mechanisms, and raise "
+    "frame.clip_noise.noise_multiplier or lower frame.bottleneck.width."
+)
+_NARROWER = (
+    "A pass speaks of the whole scope. Where a family of it does not matter to you, write a plan with `auditor plan "
+    "init FILE`, take it out of `scope`, and audit with --plan FILE: the verdict then speaks of the rest."
+)
+_CLOSED = {
+    ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
+    ("partition_auc", GRADIENT_ONLY): (_GRADIENT_NORMS,),
+    ("partition_auc", FORWARD_ONLY): (_FORWARD_NORMS,),
+}
+_TOKENS = {
+    FORWARD_ONLY: (_FORWARD_TOKENS,),
+    GRADIENT_ONLY: (_GRADIENT_TOKENS,),
+    JOINT: (_FORWARD_TOKENS, _GRADIENT_TOKENS),
+}
+
+
+def next_steps(report: Tree) -> list[str]:
+    """One line a step, most urgent first."""
+    steps = _controls(report)
+    if steps:
+        steps.append("Then train, record and audit again: what was sent already stays as leaky as it was.")
+    steps += [*_evidence(report), *_instrument(report), *_documents(report), *_plan(report), *_scope(report)]
+    return list(dict.fromkeys(steps))
+
+
+def _kinds(report: Tree) -> set[str]:
+    return {reason["kind"] for reason in report["verdict"]["reasons"]}
+
+
+def _checks(report: Tree, state: str) -> Iterator[tuple[Tree, Tree]]:
+    for result in report["results"]:
+        for check in result["checks"]:
+            if check["state"] == state:
+                yield result, check
+
+
+def _controls(report: Tree) -> list[str]:
+    failed = list(_checks(report, "fail"))
+    alone = {result["family"] for result, check in failed if check["unit"] == "pp"} - {JOINT}
+    steps: list[str] = []
+    for result, check in failed:
+        family = result["family"]
+        if check["unit"] == "pp":
+            # The joint view repeats what either hop shows alone; only where neither does, both are named.
+            steps += [] if family == JOINT and alone else _TOKENS.get(family, ())
+        else:
+            steps += _CLOSED.get((check["metric"], family), ())
+    # Raw gradients: the same setting ends the zeros and bears on norms and tokens. Say it once, first.
+    if _SUPPORT in steps:
+        steps = [_SUPPORT, *(step for step in steps if step not in (_SUPPORT, _GRADIENT_NORMS, _GRADIENT_TOKENS))]
+        steps[0] += " The other findings on gradients are read anew after that."
+    return steps
+
+
+def _evidence(report: Tree) -> list[str]:
+    if "evidence" not in _kinds(report):
+        return []
+    return ["Give whole evidence: every bundle of the run, closed by its recorder without drops, and its truth.sealed."]
+
+
+def _instrument(report: Tree) -> list[str]:
+    if "instrument" not in _kinds(report):
+        return []
+    return ["An instrument was not shown to work: record more frames, or raise probe.epochs in the plan."]
+
+
+def _documents(report: Tree) -> list[str]:
+    """More documents help where the reading itself is under the ceiling; elsewhere they would only show the leak."""
+    now = sum(report["captured"]["documents_by_split"].values())
+    needed = [_documents_needed(result, check, report) for result, check in _checks(report, "inconclusive")]
+    known = [number for number in needed if number is not None]
+    steps = []
+    if known and max(known) > now:
+        steps.append(
+            f"Record about {_rounded(max(known))} documents in all instead of {now}: what reads under its ceiling "
+            "could then be shown to be."
+        )
+    over = [
+        f"{check['metric']} on {FAMILIES[result['family']].title if result['family'] in FAMILIES else result['family']}"
+        for result, check in _checks(report, "inconclusive")
+        if check["value"] is not None and check["value"] > check["ceiling"] and check["lower"] is not None
+    ]
+    if over:
+        steps.append(f"Expect a fail with more data where the reading is above its ceiling already: {', '.join(over)}.")
+    return steps
+
+
+def _documents_needed(result: Tree, check: Tree, report: Tree) -> int | None:
+    """Documents in all at which the upper bound and the detectable effect would reach the ceiling."""
+    tested = int(result["num_documents"])
+    fewest = report["plan"]["settings"]["statistics"]["min_documents"]
+    now = sum(report["captured"]["documents_by_split"].values())
+    if not tested or check["value"] is None or check["value"] >= check["ceiling"]:
+        return None
+    room = check["ceiling"] - check["value"]
+    growth = [fewest / tested]
+    if check["upper"] is not None and check["upper"] > check["ceiling"]:
+        growth.append(((check["upper"] - check["value"]) / room) ** 2)
+    limit = check["ceiling"] - (0.5 if check["unit"] == "ratio" else 0.0)
+    if check["minimum_detectable"] is not None and check["minimum_detectable"] > limit > 0:
+        growth.append((check["minimum_detectable"] / limit) ** 2)
+    return math.ceil(now * max(growth)) if max(growth) > 1 else None
+
+
+def _rounded(number: int) -> int:
+    """Two digits, upwards: more would claim too much."""
+    scale = int(10 ** max(0, len(str(number)) - 2))
+    return math.ceil(number / scale) * scale
+
+
+def _plan(report: Tree) -> list[str]:
+    if not report["plan"]["underpowered"]:
+        return []
+    step = "For a verdict that can be a pass, audit with the full plan, which takes minutes: --plan default instead of"
+    return [f"{step} {report['plan']['name']}."]
+
+
+def _scope(report: Tree) -> list[str]:
+    if not any(reason["kind"] == "not_measured" for reason in report["verdict"]["reasons"]):
+        return []
+    return [_NARROWER]

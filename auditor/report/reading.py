@@ -1,0 +1,148 @@
+"""What a reader has to know first: what was shown, what is open, what nobody looked at, and what to do next.
+
+Takes the tree of an audit and gives plain lines, for the page and the terminal alike. Reasons that say the same of many
+checks become one line. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from auditor.channels import FAMILIES
+from auditor.report.advice import next_steps
+from auditor.words import NO_ATTACK, SHORT_FAMILIES, show
+
+Tree = Mapping[str, Any]
+_MAX_EVIDENCE_LINES = 6
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The first screen of a report. `not_measured` and `headline` are one line each; the first may be empty."""
+
+    headline: str
+    leaks: list[str]
+    undecided: list[str]
+    not_measured: str
+    steps: list[str]
+
+
+def read(report: Tree) -> Reading:
+    """The reading of an audit."""
+    reasons = report["verdict"]["reasons"]
+    return Reading(
+        _headline(report),
+        [_sentence(reason["text"]) for reason in reasons if reason["kind"] == "leak"],
+        [*_evidence(reasons), *_by_text(reasons), *_bounds(report), *_plan(report)],
+        _not_measured(report, reasons),
+        next_steps(report),
+    )
+
+
+def check_name(subject: str) -> str:
+    """`attack/family/metric` as a reader sees it: the metric and what it was read from."""
+    parts = subject.split("/")
+    return f"{parts[2]} {short_family(parts[1])}" if len(parts) == 3 else subject
+
+
+def short_family(name: str) -> str:
+    """One word for a family."""
+    return SHORT_FAMILIES.get(name, name)
+
+
+def _headline(report: Tree) -> str:
+    states = [check["state"] for result in report["results"] for check in result["checks"]]
+    failed, passed, total = states.count("fail"), states.count("pass"), len(states)
+    verdict = report["verdict"]["state"]
+    if verdict == "fail":
+        return f"{failed} of {total} checks show a leak above the ceiling. Do not send more under these settings."
+    if verdict == "pass":
+        return f"All {total} checks lie under their ceilings, with power. This holds for the scope, and no further."
+    return f"No leak above a ceiling was shown, but not all are ruled out: {passed} of {total} checks pass."
+
+
+def _evidence(reasons: Sequence[Tree]) -> list[str]:
+    lines = [_sentence(reason["text"]) for reason in reasons if reason["kind"] == "evidence"]
+    left = len(lines) - _MAX_EVIDENCE_LINES
+    more = [f"{left} more faults of the evidence, in audit.json."] if left > 0 else []
+    return [*lines[:_MAX_EVIDENCE_LINES], *more]
+
+
+def _by_text(reasons: Sequence[Tree]) -> list[str]:
+    """Faults of the instrument and of the power, one line a text."""
+    subjects: dict[str, list[str]] = {}
+    for reason in reasons:
+        if reason["kind"] in ("instrument", "power"):
+            subjects.setdefault(reason["text"], []).append(reason["subject"])
+    return [f"{_names(names)}: {text}." for text, names in subjects.items()]
+
+
+def _names(subjects: Sequence[str]) -> str:
+    """Checks with the metric named once: partition_auc (forward, gradient)."""
+    families: dict[str, list[str]] = {}
+    for subject in dict.fromkeys(subjects):
+        metric, _, family = check_name(subject).partition(" ")
+        families.setdefault(metric, []).append(family)
+    return ", ".join(f"{metric} ({', '.join(names)})" for metric, names in families.items())
+
+
+def _bounds(report: Tree) -> list[str]:
+    """Checks whose upper bound is above the ceiling while no leak was shown: one line a metric."""
+    found: dict[str, list[str]] = {}
+    ceilings: dict[str, str] = {}
+    for result in report["results"]:
+        for check in result["checks"]:
+            if check["state"] == "inconclusive" and any(r["kind"] == "undecided" for r in check["reasons"]):
+                entry = f"{short_family(result['family'])} {show(check['upper'], check['unit'])}"
+                found.setdefault(check["metric"], []).append(entry)
+                ceilings[check["metric"]] = show(check["ceiling"], check["unit"])
+    return [_bound_line(metric, entries, ceilings[metric]) for metric, entries in found.items()]
+
+
+def _bound_line(metric: str, entries: Sequence[str], ceiling: str) -> str:
+    line = f"{metric}: the upper bound is above the ceiling of {ceiling} ({', '.join(entries)})."
+    if metric == "token_top1_gate":
+        line += " A gate bounds a leak from above; what is shown from below is token_top1_effect."
+    return line
+
+
+def _plan(report: Tree) -> list[str]:
+    """The plan's mark, and how much it alone holds back."""
+    marks = [_sentence(reason["text"]) for reason in report["verdict"]["reasons"] if reason["kind"] == "plan"]
+    held = sum(
+        check["state"] == "inconclusive" and {reason["kind"] for reason in check["reasons"]} == {"plan"}
+        for result in report["results"]
+        for check in result["checks"]
+    )
+    return [f"{mark} Nothing else keeps {held} checks from passing." if held else mark for mark in marks]
+
+
+def _not_measured(report: Tree, reasons: Sequence[Tree]) -> str:
+    """Families of the scope that nothing measured with what each needs; attacks that could not run, with why."""
+    entries = [reason for reason in reasons if reason["kind"] == "not_measured"]
+    ran = {result["family"] for result in report["results"]}
+    idle = [entry for entry in entries if entry["subject"] not in ran]
+    parts = [f"{_title(entry['subject'])} ({_need(entry)})" for entry in idle]
+    parts += [f"{_title(entry['subject'])}: {entry['text']}" for entry in entries if entry["subject"] in ran]
+    scope = len(report["plan"]["settings"]["scope"])
+    names = len({entry["subject"] for entry in idle})
+    return f"{names} of {scope} families of the scope: {'; '.join(parts)}." if parts else ""
+
+
+def _need(entry: Tree) -> str:
+    """What a family would need; the reason itself where an attack could not run."""
+    needs = FAMILIES[entry["subject"]].needs if entry["subject"] in FAMILIES else ""
+    if not needs or not entry["text"].endswith(needs):
+        return str(entry["text"])
+    return f"would need {needs}, and an attack" if NO_ATTACK in entry["text"] else f"needs {needs}"
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,80 @@
+"""Numbers and findings as a reader sees them, for the verdict's reasons, the page and the terminal alike.
+
+None is a dash, never a zero. Sentences name the number and the ceiling, and hold no text of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from auditor.results import Check, Result, Unit
+
+DASH = "-"
+NO_ATTACK = "this version has no attack for it"
+SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
+_ROWS = {
+    "forward_only": "forward rows",
+    "gradient_only": "gradient rows",
+    "joint_forward_gradient": "forward and gradient rows together",
+}
+
+
+def show(value: float | None, unit: Unit | str) -> str:
+    """A value in its unit: +0.52 pp, 0.576, 1024."""
+    if value is None:
+        return DASH
+    if unit == "pp":
+        return f"{value:+.2f} pp"
+    return f"{value:.3f}" if unit == "ratio" else f"{value:g}"
+
+
+def leak_sentence(result: Result, check: Check) -> str:
+    """What a failed check showed, in plain words, with its number and its ceiling."""
+    tell = _LEAKS.get(check.metric, _any_leak)
+    return f"{tell(result, check)} (ceiling {show(check.ceiling, check.unit)})"
+
+
+def _at_least(check: Check) -> str:
+    value = show(check.value, check.unit)
+    return value if check.lower is None else f"{value}, at least {show(check.lower, check.unit)}"
+
+
+def _rows(result: Result) -> str:
+    return _ROWS.get(result.family, f"rows of {result.family}")
+
+
+def _support(result: Result, check: Check) -> str:
+    return (
+        f"in {show(check.value, check.unit)} of {result.num_frames} frames the zeros of the gradient say exactly which "
+        "rows are real and which are decoys"
+    )
+
+
+def _partition(result: Result, check: Check) -> str:
+    return f"the norms of {_rows(result)} tell real rows from decoys: AUC {_at_least(check)}"
+
+
+def _effect(result: Result, check: Check) -> str:
+    return f"a probe of {_rows(result)} names tokens more often than a constant guess: {_at_least(check)}"
+
+
+def _rare(result: Result, check: Check) -> str:
+    return f"a probe of {_rows(result)} names rare tokens: {_at_least(check)}"
+
+
+def _gate(result: Result, check: Check) -> str:
+    floor = show(check.floor, check.unit)
+    return f"the token gate on {_rows(result)} reads {show(check.value, check.unit)}, a constant guesser {floor}"
+
+
+def _any_leak(result: Result, check: Check) -> str:
+    return f"{check.metric} of {result.attack} on {_rows(result)} is {_at_least(check)}"
+
+
+_LEAKS: dict[str, Callable[[Result, Check], str]] = {
+    "exact_support_frames": _support,
+    "partition_auc": _partition,
+    "token_top1_gate": _gate,
+    "token_top1_effect": _effect,
+    "rare_token_top1_effect": _rare,
+}
