@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,18 +45,6 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("SPLITWIRE_CACHE", str(folder))
         yield folder
-
-
-@pytest.fixture(scope="session")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One event loop in a thread, for all servers."""
-    running = asyncio.new_event_loop()
-    thread = threading.Thread(target=running.run_forever, name="servers")
-    thread.start()
-    yield running
-    running.call_soon_threadsafe(running.stop)
-    thread.join(WAIT_SECONDS)
-    running.close()
 
 
 @dataclass

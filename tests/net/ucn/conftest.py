@@ -45,18 +45,6 @@ def logs() -> Iterator[list[Any]]:
         yield entries
 
 
-@pytest.fixture(scope="session")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One event loop in a thread, for all servers of the session."""
-    running = asyncio.new_event_loop()
-    thread = threading.Thread(target=running.run_forever, name="servers")
-    thread.start()
-    yield running
-    running.call_soon_threadsafe(running.stop)
-    thread.join(WAIT_SECONDS)
-    running.close()
-
-
 @dataclass
 class ScriptedStack:
     """Doubles rows and sends gradients back unchanged. A test replaces `on_forward` to make something happen."""
