@@ -2,24 +2,18 @@
 
 A plan is a TOML file (`auditor plan init` writes one), or the name of a built-in plan: `default`, or `quick` for
 demonstrations. `quick` is marked under-powered: it can find a leak, and it can never give a pass. The hash of the
-effective plan is in every result.
-
-Refused: unknown keys, families, attacks, probes and partitions; ratios that leave no test documents.
+effective plan is in every result. auditor/plan_file.py reads, checks and writes plans.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, family
-from splitwire.errors import SettingsError
-from splitwire.settings import build, flatten, settings_hash, to_tree
+from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -142,74 +136,6 @@ QUICK = Plan(
 BUILT_IN = {"default": Plan(), "quick": QUICK}
 
 
-def load_plan(name: str | Path | None) -> Plan:
-    """The built-in plan of that name, or the plan in that file; the default plan for None."""
-    if name is None or str(name) in BUILT_IN:
-        return BUILT_IN[str(name or "default")]
-    plan = build(Plan, _read(Path(name)), str(name))
-    return check_plan(plan, str(name))
-
-
-def check_plan(plan: Plan, source: str) -> Plan:
-    """The plan itself; SettingsError when it cannot be carried out."""
-    from auditor.attacks import ATTACKS  # noqa: PLC0415 - the registry imports the probes and with them torch
-
-    for name in (*plan.families, *plan.scope):
-        family(name)
-    unknown = [name for name in plan.attacks if name not in ATTACKS]
-    if unknown:
-        raise SettingsError(f"{source}: attack {unknown[0]!r} is unknown", remedy=f"use {', '.join(ATTACKS)}")
-    if plan.split.train_ratio + plan.split.select_ratio >= 1:
-        raise SettingsError(
-            f"{source}: split.train_ratio + split.select_ratio is "
-            f"{plan.split.train_ratio + plan.split.select_ratio:g}, so no document is left for test",
-            remedy="keep their sum under 1, for instance 0.5 and 0.1",
-        )
-    if not plan.probe.probes or not plan.scope:
-        raise SettingsError(f"{source}: probe.probes and scope need an entry", remedy="name at least one of each")
-    return plan
-
-
-def render_plan(plan: Plan) -> str:
-    """The plan as TOML, section by section, every key written out."""
-    tree = to_tree(plan)
-    plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
-    parts = [f"# A plan of `auditor audit --plan FILE`. Hash: {plan.hash}", *_lines(plain)]
-    for section, values in tree.items():
-        if isinstance(values, dict):
-            parts += ["", f"[{section}]", *_lines(values)]
-    return "\n".join(parts) + "\n"
-
-
 def scope_line(plan: Plan) -> str:
     """What a verdict under this plan speaks of."""
     return f"{', '.join(FAMILIES[name].title for name in plan.scope)}; {' and '.join(plan.compute_modes)} frames"
-
-
-def _lines(values: dict[str, Any]) -> list[str]:
-    return [f"{key} = {_toml(value)}" for key, value in flatten(values)]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(
-            f"plan {file} cannot be read: {error.strerror}",
-            remedy=f"give a file that `auditor plan init` wrote, or one of {', '.join(BUILT_IN)}",
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"plan {file} is not TOML: {error}", remedy="correct the line it names") from None
-
-
-def with_changes(plan: Plan, **changes: Any) -> Plan:
-    """A copy with other values, checked."""
-    return check_plan(dataclasses.replace(plan, **changes), plan.name)

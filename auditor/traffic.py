@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
 
-_MESSAGES = {"ExchangeRequest": stack_pb2.ExchangeRequest, "ExchangeResponse": stack_pb2.ExchangeResponse}
+_Exchange = type[stack_pb2.ExchangeRequest] | type[stack_pb2.ExchangeResponse]
+_MESSAGES: dict[str, _Exchange] = {
+    "ExchangeRequest": stack_pb2.ExchangeRequest,
+    "ExchangeResponse": stack_pb2.ExchangeResponse,
+}
 _NANOSECONDS = 1e9
 
 

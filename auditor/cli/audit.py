@@ -27,7 +27,7 @@ def command(
     from rich.console import Console
 
     from auditor.audit import run_audit
-    from auditor.plan import load_plan
+    from auditor.plan_file import load_plan
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report import JSON_FILE, print_summary, write_report
     from auditor.report.files import check_folder

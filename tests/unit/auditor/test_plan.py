@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from auditor.channels import FAMILIES
-from auditor.plan import BUILT_IN, Plan, load_plan, render_plan, scope_line
+from auditor.plan import BUILT_IN, Plan, scope_line
+from auditor.plan_file import load_plan, render_plan
 from splitwire.errors import SettingsError
 
 
