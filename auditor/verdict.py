@@ -21,7 +21,7 @@ from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
-from auditor.words import NO_ATTACK, leak_sentence, show
+from auditor.words import LEFT_OUT, NO_ATTACK, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -141,5 +141,5 @@ def _unmeasured(plan: Plan, results: Sequence[Result], missing: Sequence[NotMeas
 
 def _unmeasured_text(name: str) -> str:
     can = any(name in attack.families for attack in ATTACKS.values())
-    why = "no attack of the plan does" if can else NO_ATTACK
+    why = LEFT_OUT if can else NO_ATTACK
     return f"{name} was not measured: {why}; it needs {FAMILIES[name].needs}"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from auditor.results import Check, Result, Unit
 
 DASH = "-"
+LEFT_OUT = "no attack of the plan does"
 NO_ATTACK = "this version has no attack for it"
 SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
 _ROWS = {

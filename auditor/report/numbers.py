@@ -22,3 +22,12 @@ def show_interval(check: Mapping[str, Any]) -> str:
     if lower is None:
         return f"up to {show(upper, check['unit'])}"
     return f"{show(lower, check['unit']).removesuffix(' pp')} to {show(upper, check['unit'])}"
+
+
+def show_short(value: Any) -> str:
+    """Any value of the details: four digits of a number that is not whole, a dash for none, counts by name."""
+    if value is None:
+        return DASH
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {show_short(item)}" for name, item in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

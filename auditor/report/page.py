@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from auditor.report import svg
-from auditor.report.numbers import show_interval, show_value
+from auditor.report.numbers import show_interval, show_short, show_value
 from auditor.report.reading import read, short_family
 from auditor.words import show
 
@@ -29,6 +29,7 @@ def render_page(report: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["show_interval"] = show_interval
+    environment.filters["short"] = show_short
     environment.globals["show"] = show
     environment.globals["show_value"] = show_value
     template = environment.get_template("page.html.j2")

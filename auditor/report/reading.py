@@ -12,7 +12,7 @@ from typing import Any
 
 from auditor.channels import FAMILIES
 from auditor.report.advice import next_steps
-from auditor.words import NO_ATTACK, SHORT_FAMILIES, show
+from auditor.words import LEFT_OUT, NO_ATTACK, SHORT_FAMILIES, show
 
 Tree = Mapping[str, Any]
 _MAX_EVIDENCE_LINES = 6
@@ -116,27 +116,32 @@ def _plan(report: Tree) -> list[str]:
         for result in report["results"]
         for check in result["checks"]
     )
-    return [f"{mark} Nothing else keeps {held} checks from passing." if held else mark for mark in marks]
+    checks = "1 check" if held == 1 else f"{held} checks"
+    return [f"{mark} Nothing else keeps {checks} from passing." if held else mark for mark in marks]
 
 
 def _not_measured(report: Tree, reasons: Sequence[Tree]) -> str:
     """Families of the scope that nothing measured with what each needs; attacks that could not run, with why."""
     entries = [reason for reason in reasons if reason["kind"] == "not_measured"]
+    if not entries:
+        return ""
     ran = {result["family"] for result in report["results"]}
-    idle = [entry for entry in entries if entry["subject"] not in ran]
-    parts = [f"{_title(entry['subject'])} ({_need(entry)})" for entry in idle]
-    parts += [f"{_title(entry['subject'])}: {entry['text']}" for entry in entries if entry["subject"] in ran]
-    scope = len(report["plan"]["settings"]["scope"])
-    names = len({entry["subject"] for entry in idle})
-    return f"{names} of {scope} families of the scope: {'; '.join(parts)}." if parts else ""
+    names = len({entry["subject"] for entry in entries} - ran)
+    parts = [f"{names} of {len(report['plan']['settings']['scope'])} families of the scope."] if names else []
+    without = [_need(entry) for entry in entries if NO_ATTACK in entry["text"]]
+    left_out = [_need(entry) for entry in entries if LEFT_OUT in entry["text"]]
+    others = [f"{_title(entry['subject'])}: {entry['text']}" for entry in entries if "could not run" in entry["text"]]
+    for title, lines in (
+        ("This version has no attack for", without),
+        ("The plan leaves out", left_out),
+        ("Not possible:", others),
+    ):
+        parts += [f"{title} {'; '.join(lines)}."] if lines else []
+    return " ".join(parts)
 
 
 def _need(entry: Tree) -> str:
-    """What a family would need; the reason itself where an attack could not run."""
-    needs = FAMILIES[entry["subject"]].needs if entry["subject"] in FAMILIES else ""
-    if not needs or not entry["text"].endswith(needs):
-        return str(entry["text"])
-    return f"would need {needs}, and an attack" if NO_ATTACK in entry["text"] else f"needs {needs}"
+    return f"{_title(entry['subject'])} (needs {FAMILIES[entry['subject']].needs})"
 
 
 def _title(name: str) -> str:

@@ -53,6 +53,7 @@ def histogram(data: Mapping[str, Any]) -> str:
         _text(left + width, base + 18, f"{10 ** edges[-1]:.2g}", "end"),
         _text(left + width / 2, base + 18, "norm (log scale)", "middle"),
         *_legend((("real", "real"), ("decoy", "decoys"))),
+        *_zeros(data, left),
     ]
     return _svg(_WIDTH, base + 28, "norms of real units and decoys", parts)
 
@@ -159,6 +160,12 @@ def _axis(low: float, high: float, y: int) -> str:
     ticks = [low + (high - low) * i / 4 for i in range(5)]
     marks = "".join(_text(_LEFT + span * i / 4, y + 18, f"{tick:.3g}", "middle") for i, tick in enumerate(ticks))
     return f'<line class="axis" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>{marks}'
+
+
+def _zeros(data: Mapping[str, Any], left: float) -> list[str]:
+    """How many norms are zero and so are not drawn."""
+    real, decoys = data.get("zero_real", 0), data.get("zero_decoy", 0)
+    return [_text(left, 16, f"exactly zero, not drawn: {real} real, {decoys} decoys", "start")] if real + decoys else []
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:

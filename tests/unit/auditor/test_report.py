@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from auditor.audit import run_audit
 from auditor.cli import app
-from auditor.plan import Plan, ProbeSettings, StatisticsSettings, render_plan
+from auditor.plan import Plan, ProbeSettings, StatisticsSettings
+from auditor.plan_file import render_plan
 from auditor.report import HTML_FILE, JSON_FILE, print_summary, read_report, render_page, svg, write_report
 from auditor.report.advice import next_steps
 from auditor.report.reading import read
@@ -136,7 +137,7 @@ def test_the_summary_names_verdict_scope_and_reasons(report: dict[str, Any]) -> 
     assert "exact_support_frames" in text
     assert "60 of 60 frames the zeros of the gradient say exactly which rows are real" in text
     assert 'gradient.policy = "clip_noise"' in text
-    assert "would need returned rows" in text
+    assert "response side (needs returned rows)" in text
 
 
 def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once(report: dict[str, Any]) -> None:
