@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -221,6 +222,26 @@ def test_the_exit_code_is_that_of_the_verdict(
     plan.write_text(render_plan(Plan(name="x", attacks=("gradient_support",), scope=("gradient_only",))))
     arguments = ["audit", str(run.bundle), "--key", str(run.key), "--plan", str(plan), "--out", str(tmp_path / "o")]
     assert CliRunner().invoke(app, arguments).exit_code == code
+
+
+def test_an_audit_that_is_ended_leaves_no_result_no_rows_and_its_own_exit_code(
+    make_run: Callable[..., Any], tmp_path: Path
+) -> None:
+    run, plan, rows = make_run(frames=60, gradient="open"), tmp_path / "plan.toml", tmp_path / "rows"
+    rows.mkdir()
+    endless = ProbeSettings(probes=("invariant_only",), epochs=1_000_000)
+    plan.write_text(render_plan(Plan(name="endless", attacks=("latent_probe",), probe=endless)))
+    arguments = ["audit", str(run.bundle), "--key", str(run.key), "--plan", str(plan), "--out", str(tmp_path / "out")]
+    program = [sys.executable, "-c", "from auditor.cli import main; main()", *arguments]
+    environment = {**os.environ, "TMPDIR": str(rows)}
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        assert any("latent_probe on forward_only" in line for line in process.stderr)
+        process.terminate()
+        assert "no result was written" in process.stderr.read()
+        assert process.wait(60) == 130
+    assert not (tmp_path / "out").exists()
+    assert list(rows.glob("splitwire-audit-*")) == []
 
 
 def test_help_does_not_load_torch() -> None:
