@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 MODEL_STAMP := $(VENV)/.model
 
 # Two torch processes on few cores: an idle one must not spin on the other's core.
-export GOMP_SPINCOUNT ?= 30000
+export GOMP_SPINCOUNT ?= 2000
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help

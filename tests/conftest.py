@@ -11,7 +11,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2")
 TINY_LAYERS = 6
