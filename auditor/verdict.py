@@ -21,7 +21,7 @@ from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
-from auditor.words import LEFT_OUT, NO_ATTACK, leak_sentence, show
+from auditor.words import LEFT_OUT, NO_ATTACK, UNDERPOWERED, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -83,7 +83,7 @@ def power_blockers(
         reasons.append(Reason("power", f"{num_documents} test documents, at least {fewest} are needed"))
     if minimum_detectable is None or minimum_detectable > limit:
         found = "unknown" if minimum_detectable is None else show(minimum_detectable, unit)
-        text = f"under-powered: the minimum detectable effect is {found}, at most {show(limit, unit)} is allowed"
+        text = f"{UNDERPOWERED}: the minimum detectable effect is {found}, at most {show(limit, unit)} is allowed"
         reasons.append(Reason("power", text))
     return reasons
 

@@ -12,6 +12,7 @@ from auditor.results import Check, Result, Unit
 DASH = "-"
 LEFT_OUT = "no attack of the plan does"
 NO_ATTACK = "this version has no attack for it"
+UNDERPOWERED = "under-powered"
 SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
 _ROWS = {
     "forward_only": "forward rows",

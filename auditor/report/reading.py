@@ -12,7 +12,7 @@ from typing import Any
 
 from auditor.channels import FAMILIES
 from auditor.report.advice import next_steps
-from auditor.words import LEFT_OUT, NO_ATTACK, SHORT_FAMILIES, show
+from auditor.words import LEFT_OUT, NO_ATTACK, SHORT_FAMILIES, UNDERPOWERED, show
 
 Tree = Mapping[str, Any]
 _MAX_EVIDENCE_LINES = 6
@@ -75,8 +75,15 @@ def _by_text(reasons: Sequence[Tree]) -> list[str]:
     subjects: dict[str, list[str]] = {}
     for reason in reasons:
         if reason["kind"] in ("instrument", "power"):
-            subjects.setdefault(reason["text"], []).append(reason["subject"])
+            subjects.setdefault(_without_numbers(reason["text"]), []).append(reason["subject"])
     return [f"{_names(names)}: {text}." for text, names in subjects.items()]
+
+
+def _without_numbers(text: str) -> str:
+    """A text that is the same for all checks: the effects that were detectable are in the table of checks."""
+    if text.startswith(UNDERPOWERED):
+        return f"{UNDERPOWERED}, the smallest effect that could be found is above the ceiling"
+    return text
 
 
 def _names(subjects: Sequence[str]) -> str:
