@@ -6,8 +6,10 @@ Nothing here imports torch, so that thread settings reach the OpenMP runtime bef
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -16,16 +18,19 @@ from splitwire.errors import InternalError, RecordingError, SplitwireError
 _SPIN_COUNT = "2000"
 """Long enough to bridge the gap between two operations of a model, too short to hold a core while the peer computes."""
 _INTERRUPTED = 130
+_TERMINATED = 128 + signal.SIGTERM
 
 
 def run(app: Callable[[], object], program: str) -> None:
     """Runs a typer application and exits with the code of the error tree; a user's mistake never shows a traceback.
 
+    SIGTERM ends it like an interruption does: sessions, recordings and temporary files are closed on the way out.
     SPLITWIRE_DEBUG=1 shows tracebacks of everything.
     """
     prepare_process()
     try:
-        app()
+        with _ended_by_sigterm(program):
+            app()
     except SplitwireError as error:
         _fail(program, str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -56,6 +61,21 @@ def prepare_process() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@contextmanager
+def _ended_by_sigterm(program: str) -> Iterator[None]:
+    """A command that drains replaces the handler by its own."""
+
+    def end(_number: int, _frame: object) -> None:
+        typer.echo(f"{program}: error: terminated", err=True)
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(program: str, message: str, code: int) -> None:

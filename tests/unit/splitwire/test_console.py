@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import time
 
 import pytest
 
@@ -49,3 +51,23 @@ def test_one_line_and_the_exit_code(
 ) -> None:
     monkeypatch.delenv("SPLITWIRE_DEBUG", raising=False)
     assert ending(error, capsys) == (code, f"{line}\n")
+
+
+def test_sigterm_ends_a_program_by_way_of_its_clean_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was opened is closed, and the process's own handler is back afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    closed = []
+
+    def app() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(SystemExit) as caught:
+        console.run(app, "tln")
+    assert caught.value.code == 143
+    assert closed
+    assert capsys.readouterr().err == "tln: error: terminated\n"
+    assert signal.getsignal(signal.SIGTERM) == before
