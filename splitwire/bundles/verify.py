@@ -52,6 +52,9 @@ def verify_bundle(folder: Path, trust: Path | None = None) -> VerifyReport:
     """Checks manifest, signature, every file, checksums, counts and drops. PkiError when the trust file is not one."""
     signers = None if trust is None else {public_key_hex(key): name for name, key in load_trust(trust).items()}
     report = VerifyReport()
+    if not folder.is_dir():
+        report.problems.append(f"{folder} is no folder. Give the folder of a bundle")
+        return report
     manifest = _read_manifest(folder, report)
     if manifest is not None:
         report.is_complete = True

@@ -158,6 +158,14 @@ def test_a_folder_that_is_no_bundle_has_problems(tmp_path: Path) -> None:
     assert not verify_bundle(tmp_path).is_good
 
 
+def test_a_path_without_a_folder_is_one_problem(tmp_path: Path) -> None:
+    """Not that a recorder was killed, which is what a missing manifest means."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "nowhere"):
+        (problem,) = verify_bundle(path).problems
+        assert problem == f"{path} is no folder. Give the folder of a bundle"
+
+
 def test_a_trust_file_that_is_none_is_refused(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "trust.json").write_text("{}")
     with pytest.raises(PkiError, match="not a trust file"):
