@@ -11,6 +11,7 @@ its final record reads up to the last whole record and is incomplete. Numbers ar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -78,7 +79,8 @@ class SealedStreamWriter(ClosesOrAbandons):
     def abandon(self) -> None:
         """Closes the file without its final record: it stays readable and incomplete."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # on a full disk; the failure to write was told by then
+                self._file.close()
             self._file = None
 
     def _open(self) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,24 @@ def test_a_record_with_foreign_arrays_is_refused_when_it_is_opened(tmp_path: Pat
 def test_a_record_of_another_shape_or_type_cannot_be_made(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         truth_record(**change)
+
+
+def test_a_full_disk_is_a_recording_error_on_the_way_out_too(tmp_path: Path) -> None:
+    """Closing the file would write once more what did not fit: that must not hide the first failure."""
+    write_audit_keys(tmp_path / "keys")
+
+    def write() -> None:
+        with TruthWriter(tmp_path / "truth.sealed", tmp_path / "keys" / "audit.pub") as writer:
+            for step in range(1, 100):
+                writer.add(truth_record(step))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(RecordingError, match=r"truth\.sealed cannot be written: File too large\. free space"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    truth = read_truth(tmp_path / "truth.sealed", tmp_path / "keys" / "audit.key")
+    assert not truth.is_complete
+    assert truth.records
