@@ -18,6 +18,7 @@ from splitwire.errors import InternalError, RecordingError, SplitwireError
 _SPIN_COUNT = "2000"
 """Long enough to bridge the gap between two operations of a model, too short to hold a core while the peer computes."""
 _INTERRUPTED = 130
+_CLEAN_UP_SECONDS = 15
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -65,9 +66,15 @@ def prepare_process() -> None:
 
 @contextmanager
 def _ended_by_sigterm(program: str) -> Iterator[None]:
-    """A command that drains replaces the handler by its own."""
+    """A command that drains replaces the handler by its own.
+
+    The clean-up may have to wait for a lock that was held where the signal came, so its time is bounded by an alarm,
+    and a second SIGTERM ends the process at once.
+    """
 
     def end(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.alarm(_CLEAN_UP_SECONDS)
         typer.echo(f"{program}: error: terminated", err=True)
         raise SystemExit(_TERMINATED)
 

@@ -67,6 +67,7 @@ def test_sigterm_ends_a_program_by_way_of_its_clean_up(capsys: pytest.CaptureFix
 
     with pytest.raises(SystemExit) as caught:
         console.run(app, "tln")
+    assert 0 < signal.alarm(0) <= 15, "a clean-up that hangs is ended"
     assert caught.value.code == 143
     assert closed
     assert capsys.readouterr().err == "tln: error: terminated\n"
