@@ -39,9 +39,13 @@ def write_report(report: Mapping[str, Any], folder: Path) -> tuple[Path, Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """SettingsError when the folder holds a result already: call it before the work."""
+    """SettingsError when the folder holds a result already or cannot be made: call it before the work."""
     if (folder / JSON_FILE).exists():
         raise SettingsError(f"{folder / JSON_FILE} exists already", remedy="give a new folder with --out")
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "cannot be written" if there.is_dir() else "is no folder"
+        raise SettingsError(f"the report cannot go to {folder}: {there} {reason}", remedy="give a folder with --out")
 
 
 def read_report(file: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.plan_file import render_plan
 from auditor.report import HTML_FILE, JSON_FILE, print_summary, read_report, render_page, svg, write_report
 from auditor.report.advice import next_steps
+from auditor.report.files import check_folder
 from auditor.report.reading import read
 from auditor.results import SCHEMA, plain
 from splitwire.errors import SettingsError
@@ -247,3 +248,14 @@ def test_an_audit_that_is_ended_leaves_no_result_no_rows_and_its_own_exit_code(
 def test_help_does_not_load_torch() -> None:
     code = "import sys; from auditor.cli import app; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
+    """An audit takes hours; where its result goes is known to be usable at the start."""
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below" / "report", tmp_path / "dangling" / "report"):
+        with pytest.raises(SettingsError, match="is no folder"):
+            check_folder(folder)
+    check_folder(tmp_path)
+    check_folder(tmp_path / "new" / "report")
