@@ -14,8 +14,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL_STAMP := $(VENV)/.model
 
-# Two torch processes on few cores: an idle one must not spin on the other's core.
-export GOMP_SPINCOUNT ?= 2000
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help

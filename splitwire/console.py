@@ -15,7 +15,7 @@ import typer
 
 from splitwire.errors import InternalError, RecordingError, SplitwireError
 
-_SPIN_COUNT = "2000"
+_SPIN_COUNT = "30000"
 """Long enough to bridge the gap between two operations of a model, too short to hold a core while the peer computes."""
 _INTERRUPTED = 130
 _CLEAN_UP_SECONDS = 15
