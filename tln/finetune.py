@@ -44,6 +44,7 @@ from tln.utility import Utility, judge, split_losses
 
 REPORT_FILE = "report.json"
 WEIGHTS_FILE = "trusted.safetensors"
+RUNNING_FILE = ".running"
 SCHEMA_VERSION = 1
 
 _CALIBRATION_SCOPE = "calibration"
@@ -193,16 +194,30 @@ def _refuse_used(folder: Path) -> None:
 
 @contextmanager
 def _results_folder(folder: Path) -> Iterator[Path]:
-    """The folder, made before the work that is to be kept in it; removed when the work fails before that."""
+    """The folder, made before the work that is to be kept in it, and this run's alone until it ends.
+
+    A marker that can be made once only keeps a second run out. When the work fails the folder goes again, unless
+    results are in it.
+    """
     make_private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise SettingsError(f"train.out {folder} cannot be written", remedy="name a new folder, or change its owner")
+    marker = folder / RUNNING_FILE
+    try:
+        marker.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        raise SettingsError(
+            f"train.out {folder} belongs to a run that has not ended",
+            remedy=f"name a new folder; if no run uses it, remove {marker}",
+        ) from None
     try:
         yield folder
     except BaseException:
+        marker.unlink(missing_ok=True)
         with suppress(OSError):  # stays when results are in it
             folder.rmdir()
         raise
+    marker.unlink(missing_ok=True)
 
 
 def _save_remotely(settings: TrainSettings, model: SplitModelForCausalLM) -> PeerError | None:

@@ -64,7 +64,17 @@ def check_generation(settings: TlnSettings) -> None:
 
 
 def check_training(settings: TlnSettings) -> None:
-    """SettingsError for what cannot train, or would claim what it does not do."""
+    """SettingsError for what `tln train` cannot do, or would claim and not do."""
+    check_training_session(settings)
+    check_corpus(settings.corpus)
+    check_loss(settings.loss)
+    check_train(settings.train)
+    check_prepare(settings.prepare)
+    _check_folders(settings)
+
+
+def check_training_session(settings: TlnSettings) -> None:
+    """The part of it that a training session needs, whoever runs the loop and brings the text."""
     stack = settings.stack
     if stack.kind == "gram":
         if settings.model.dtype != "fp32":
@@ -88,11 +98,6 @@ def check_training(settings: TlnSettings) -> None:
             remedy="remove the section, or set stack.trainable = 'lora'",
         )
     check_gradient(settings.gradient)
-    check_corpus(settings.corpus)
-    check_loss(settings.loss)
-    check_train(settings.train)
-    check_prepare(settings.prepare)
-    _check_folders(settings)
     _check_shared(settings)
 
 

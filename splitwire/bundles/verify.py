@@ -74,8 +74,9 @@ def _read_manifest(folder: Path, report: VerifyReport) -> Manifest | None:
         return None
     if manifest is None:
         report.problems.append(
-            f"{MANIFEST_FILE} is missing: the recorder was killed or could not write. Record again; "
-            "what is there can be inspected but cannot pass an audit"
+            f"{MANIFEST_FILE} is missing: the recorder still runs, was killed or could not write. Stop a running one "
+            "(SIGTERM or Ctrl-C completes its bundle), else record again; what is there can be inspected but cannot "
+            "pass an audit"
         )
     return manifest
 

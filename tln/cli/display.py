@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, a line a task elsewhere."""
+"""Progress bars on a terminal, a line a task elsewhere; and one line, not many, while the other node is awaited."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from tln import progress as seam
 
 _LINE_SECONDS = 30.0
+
+
+def start_logging() -> None:
+    """Logs of this program; of the tries of one exchange only the first is told."""
+    import stamina
+
+    from splitwire.logging import configure, get_logger
+
+    configure("tln")
+
+    def tell_first(details: stamina.instrumentation.RetryDetails) -> None:
+        if details.retry_num == 1:
+            get_logger(__name__).warning("waiting for the untrusted node")
+
+    stamina.instrumentation.set_on_retry_hooks([tell_first])
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def command(  # noqa: PLR0917 - the options of a command
 
 
 def read_prompt(prompt: str, prompt_file: str) -> str:
-    """The prompt from exactly one of the two options."""
+    """The prompt from exactly one of the two options; the newline that ends a file is not part of it."""
     if prompt and not _is_text(prompt):
         raise SettingsError("--prompt is not UTF-8", remedy="use --prompt-file with a UTF-8 file")
     if bool(prompt) == bool(prompt_file):
@@ -90,7 +90,7 @@ def read_prompt(prompt: str, prompt_file: str) -> str:
         return prompt
     try:
         content = sys.stdin.buffer.read() if prompt_file == STDIN else Path(prompt_file).read_bytes()
-        return content.decode("utf-8")
+        return content.decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(f"prompt file {prompt_file} cannot be read: {reason}", remedy="check the path") from None
@@ -130,11 +130,11 @@ def _run(settings: TlnSettings, prompt: str, decoding: Decoding, *, chat: bool) 
     import torch
 
     from splitwire.backbone import load_config, load_tokenizer
-    from splitwire.logging import configure
+    from tln.cli.display import start_logging
     from tln.connect import connect
     from tln.settings import check_generation
 
-    configure("tln")
+    start_logging()
     check_generation(settings)
     check_decoding(decoding)
     tokenizer = load_tokenizer(settings.model)

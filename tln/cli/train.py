@@ -37,11 +37,10 @@ def command(
 
 
 def _train(settings: TlnSettings) -> Report:
-    from splitwire.logging import configure
-    from tln.cli.display import rich_progress
+    from tln.cli.display import rich_progress, start_logging
     from tln.finetune import finetune
 
-    configure("tln")
+    start_logging()
     with rich_progress() as progress:
         return finetune(settings, progress, announce)
 
