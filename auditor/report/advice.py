@@ -50,6 +50,10 @@ _TOKENS = {
 }
 
 
+_MOST_GROWTH = 100
+"""More times the documents than this is no advice."""
+
+
 def next_steps(report: Tree) -> list[str]:
     """One line a step, most urgent first."""
     steps = _controls(report)
@@ -106,10 +110,16 @@ def _documents(report: Tree) -> list[str]:
     needed = [_documents_needed(result, check, report) for result, check in _checks(report, "inconclusive")]
     known = [number for number in needed if number is not None]
     steps = []
-    if known and max(known) > now:
+    within = [number for number in known if number <= _MOST_GROWTH * now]
+    if within and max(within) > now:
         steps.append(
-            f"Record about {_rounded(max(known))} documents in all instead of {now}: what reads under its ceiling "
+            f"Record about {_rounded(max(within))} documents in all instead of {now}: what reads under its ceiling "
             "could then be shown to be."
+        )
+    if len(within) < len(known):
+        steps.append(
+            f"Some checks could not be decided with even {_MOST_GROWTH} times the documents: longer documents, or a "
+            "plan with more classes or fewer checks, may decide them."
         )
     over = [
         f"{check['metric']} on {FAMILIES[result['family']].title if result['family'] in FAMILIES else result['family']}"

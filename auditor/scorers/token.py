@@ -39,6 +39,9 @@ _TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 _STEPS = 1000  # of a bar
 _CONTROL_PROBE = "coordinate_plus_invariants"
 
+_LARGEST_EFFECT_PP = 100.0
+"""No arm can be better than the constant by more."""
+
 
 def score_token(
     attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
@@ -203,7 +206,8 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
     if effect is None or effect.bounds.upper is None:
         return None
     error = float(effect.bounds.standard_error.max())
-    return minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
+    found = minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
+    return min(found, _LARGEST_EFFECT_PP)
 
 
 def _twin_bounds(twin: TokenScore) -> tuple[float | None, float | None]:
