@@ -35,8 +35,8 @@ _FORWARD_TOKENS = (
     "frame.clip_noise.noise_multiplier or lower frame.bottleneck.width."
 )
 _NARROWER = (
-    "A pass speaks of the whole scope. Where a family of it does not matter to you, write a plan with `auditor plan "
-    "init FILE`, take it out of `scope`, and audit with --plan FILE: the verdict then speaks of the rest."
+    "A pass speaks of the whole scope. Where a family of it does not matter to you, write a plan with auditor plan "
+    "init FILE, take it out of its scope, and audit with --plan FILE: the verdict then speaks of the rest."
 )
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),

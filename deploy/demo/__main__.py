@@ -285,7 +285,7 @@ def _utility(story: Story, part: str, field: str) -> str:
 
 
 def _title(text: str) -> None:
-    console.rule(f"[bold]{text}[/]", align="left")
+    console.print(f"\n[bold cyan]==[/] [bold]{text}[/]", soft_wrap=True)
 
 
 def _set(*pairs: str) -> list[str]:

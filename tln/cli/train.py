@@ -63,7 +63,7 @@ def announce(defence: Mapping[str, Any]) -> None:
 def _show(settings: TlnSettings, report: Report) -> None:
     utility, history = report.utility, report.history
     typer.echo(
-        f"trained: {len(history.loss)} steps of {settings.train.frames_per_step}, loss {history.loss[0]:.4f} -> "
+        f"trained: {len(history.loss)} steps of {settings.train.frames_per_step} frames, loss {history.loss[0]:.4f} -> "
         f"{history.loss[-1]:.4f}, {report.seconds_a_step:.3f} s a step, {report.frames_a_second:.1f} frames/s"
     )
     typer.echo(f"documents: {report.members} members, {report.non_members} held out; session {report.session_hash}")
@@ -75,4 +75,4 @@ def _show(settings: TlnSettings, report: Report) -> None:
     )
     typer.echo(f"report: {Path(settings.train.out) / 'report.json'}")
     if settings.record.folder:
-        typer.echo(f"bundle: {settings.record.folder}")
+        typer.echo(f"{'bundle' if settings.record.wire else 'truth'}: {settings.record.folder}")
