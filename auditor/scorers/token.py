@@ -117,38 +117,22 @@ def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
 def _effect_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
     """The paired effect of the best arm, with bounds that hold for all arms at once."""
     ceiling = plan.ceilings.token_pp
-    bounds = None if score.effect is None else score.effect.bounds
-    lower = None if bounds is None else bounds.max_lower
-    upper = None if bounds is None else bounds.max_upper
-    state, reasons = judge(
+    return _paired_check(
+        "token_top1_effect",
+        score.effect,
         ceiling=ceiling,
-        lower=lower,
-        upper=upper,
+        upper=None if score.effect is None else score.effect.bounds.max_upper,
+        detectable=_detectable(score.effect, plan),
         blockers=[*_power(score, score.effect, plan, ceiling), *control_blockers([control])],
-        twin=_twin_bounds(twin),
-    )
-    return Check(
-        metric="token_top1_effect",
-        unit="pp",
-        ceiling=ceiling,
-        value=None if bounds is None else float(bounds.estimate.max()),
-        lower=finite(lower),
-        upper=finite(upper),
-        floor=0.0,
-        minimum_detectable=finite(_detectable(score.effect, plan)),
-        state=state,
-        words=(_word(lower),),
-        reasons=reasons,
+        twin=twin,
     )
 
 
 def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
     """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too."""
     ceiling = plan.ceilings.rare_token_pp
-    bounds = None if score.rare is None else score.rare.bounds
-    lower = None if bounds is None else bounds.max_lower
-    uppers = [u for u in (score.rare_upper_pp, None if bounds is None else bounds.max_upper) if u is not None]
-    upper = max(uppers) if uppers else None
+    bound = None if score.rare is None else score.rare.bounds.max_upper
+    uppers = [upper for upper in (score.rare_upper_pp, bound) if upper is not None]
     # Without a single hit the bootstrap has no error to tell: the exact bound is then also what could have been found.
     detectable = _detectable(score.rare, plan)
     if detectable is None and score.rare is not None:
@@ -157,18 +141,35 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
     if 0 < plan.probe.max_classes < score.num_train_tokens:
         classes = f"only the {plan.probe.max_classes} most frequent tokens have a class, and rare ones do not"
         blockers.append(Reason("power", classes))
-    state, reasons = judge(
+    return _paired_check(
+        "rare_token_top1_effect",
+        score.rare,
         ceiling=ceiling,
-        lower=lower,
-        upper=upper,
+        upper=max(uppers) if uppers else None,
+        detectable=detectable,
         blockers=[*blockers, *control_blockers([control])],
-        twin=_twin_bounds(twin),
+        twin=twin,
     )
+
+
+def _paired_check(
+    metric: str,
+    effect: PairedEffect | None,
+    *,
+    ceiling: float,
+    upper: float | None,
+    detectable: float | None,
+    blockers: Sequence[Reason],
+    twin: TokenScore,
+) -> Check:
+    """One paired effect in percentage points against its ceiling."""
+    lower = None if effect is None else effect.bounds.max_lower
+    state, reasons = judge(ceiling=ceiling, lower=lower, upper=upper, blockers=blockers, twin=_twin_bounds(twin))
     return Check(
-        metric="rare_token_top1_effect",
+        metric=metric,
         unit="pp",
         ceiling=ceiling,
-        value=None if bounds is None else float(bounds.estimate.max()),
+        value=None if effect is None else float(effect.bounds.estimate.max()),
         lower=finite(lower),
         upper=finite(upper),
         floor=0.0,
