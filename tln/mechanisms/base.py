@@ -32,6 +32,7 @@ class Stage(IntEnum):
 
     ENCODE = 10
     CLIP = 20
+    BLEND = 25
     MIX = 30
     NOISE = 40
     ARRANGE = 50
