@@ -124,7 +124,7 @@ def test_the_local_part_has_no_decoys_and_no_gauges(mechanism_inputs: MakeInputs
     assert list(build_pipeline(FULL, mechanism_inputs()).local().describe()) == ["bottleneck", "clip", "noise"]
 
 
-@pytest.mark.parametrize("name", ["bottleneck", "permutation", "rotation"])
+@pytest.mark.parametrize("name", ["bottleneck", "permutation", "scale_sign", "rotation"])
 def test_what_the_transformer_stack_refuses(name: str) -> None:
     """Refused with the reason, not dropped."""
     with pytest.raises(SettingsError, match=f"{name} is refused on the transformer stack: "):
@@ -139,7 +139,7 @@ def test_what_the_transformer_stack_refuses(name: str) -> None:
         (("bottleneck", "decoys", "clip_noise"), "gram", "without permutation"),
         (("decoys",), "transformer", "without clip_noise"),
         (("bottleneck", "bottleneck"), "gram", "twice"),
-        (("mixup",), "gram", "unknown"),
+        (("blender",), "gram", "unknown"),
     ],
 )
 def test_what_the_registry_refuses(mechanisms: tuple[str, ...], stack: str, named: str) -> None:

@@ -48,9 +48,9 @@ def test_every_row_is_mixed_with_a_pool_row_of_its_own(frame_keys: FrameKeys) ->
     rows = torch.randn(3, 16, 8)
     released = _full(frame_keys, pool).protect(ProtectedFrame(rows), StepContext(1)).rows
     partners = (released - 0.75 * rows) / 0.25
-    distance, chosen = torch.cdist(partners.flatten(0, 1), pool).min(dim=1)
-    assert distance.max() < 1e-4
-    assert len(chosen.unique()) > 16
+    distance, chosen = (partners.flatten(0, 1)[:, None] - pool).abs().amax(dim=-1).min(dim=1)
+    assert distance.max() < 1e-5
+    assert len(set(chosen.tolist())) > 16
 
 
 def test_partners_are_fresh_every_step_and_follow_from_the_keys(frame_keys: FrameKeys) -> None:
@@ -68,6 +68,7 @@ def test_the_restore_gives_the_row_back_and_the_gradient_its_share(frame_keys: F
     released = mixup.protect(ProtectedFrame(rows), context).rows
     torch.testing.assert_close(mixup.restore(released, context), rows, rtol=1e-5, atol=1e-6)
     released.sum().backward()  # type: ignore[no-untyped-call]
+    assert rows.grad is not None
     assert torch.equal(rows.grad, torch.full_like(rows, 0.75))
 
 
