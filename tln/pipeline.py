@@ -25,6 +25,8 @@ from tln.mechanisms.base import Description
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.clip_noise import ClipNoiseSettings, clip_rows
 from tln.mechanisms.decoys import DecoySettings
+from tln.mechanisms.mixup import MixupSettings
+from tln.mechanisms.scale_sign import ScaleSignSettings
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,15 @@ class FrameSettings:
     """
 
     mechanisms: tuple[str, ...] = ()
-    """Names of the mechanisms that are on: bottleneck, clip_noise, decoys, permutation, rotation. Their order does
-    not matter."""
+    """Names of the mechanisms that are on: bottleneck, clip_noise, mixup, decoys, permutation,
+    scale_sign, rotation. Their order does not matter."""
     input_gradient_clip_norm: float = 1.0
     """Largest L2 norm of a row of the gradient that comes back; 0 for no clipping."""
     bottleneck: BottleneckSettings = field(default_factory=BottleneckSettings)
     clip_noise: ClipNoiseSettings = field(default_factory=ClipNoiseSettings)
     decoys: DecoySettings = field(default_factory=DecoySettings)
+    mixup: MixupSettings = field(default_factory=MixupSettings)
+    scale_sign: ScaleSignSettings = field(default_factory=ScaleSignSettings)
 
 
 class FramePipeline(nn.Module):

@@ -18,6 +18,7 @@ from splitwire.errors import SettingsError
 from tln.corpus import CorpusSettings, check_corpus
 from tln.gradient_policy import GradientSettings, check_gradient
 from tln.losses import LossSettings, check_loss
+from tln.mechanisms.scale_sign import ScaleSign, check_surrogate
 from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
 from tln.recording import RecordSettings, check_recording
@@ -87,6 +88,8 @@ def check_training_session(settings: TlnSettings) -> None:
                 "stack.trainable or stack.lora is set and stack.kind is gram, which trains all it has",
                 remedy="remove them, or set stack.kind = 'transformer'",
             )
+        if ScaleSign.name in settings.frame.mechanisms:
+            check_surrogate(radial=stack.gram.radial, sign_invariant=stack.gram.sign_invariant)
     elif stack.gram != GramStackSettings():
         raise SettingsError(
             "stack.gram is configured and stack.kind is transformer",

@@ -6,11 +6,12 @@ FrameSettings with the mechanism's name.
 
 from __future__ import annotations
 
-from tln.mechanisms import bottleneck, clip_noise, decoys, permutation, rotation
+from tln.mechanisms import bottleneck, clip_noise, decoys, mixup, permutation, rotation, scale_sign
 from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, StackName, Stage
 
 MECHANISMS: dict[str, MechanismSpec] = {
-    module.SPEC.name: module.SPEC for module in (bottleneck, clip_noise, decoys, permutation, rotation)
+    module.SPEC.name: module.SPEC
+    for module in (bottleneck, clip_noise, mixup, decoys, permutation, scale_sign, rotation)
 }
 
 __all__ = ["MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]

@@ -7,32 +7,33 @@ from __future__ import annotations
 
 import torch
 
-from tln.context import ProtectedFrame, StepContext
-from tln.keys import FrameKeys
+from tln.context import RowTruth
 from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, Stage, map_truth
+from tln.mechanisms.gauge import Gauge
 
 
-class Permutation(Mechanism):
+class Permutation(Gauge):
     """Uniform over all orders, independent for every frame."""
 
     name = "permutation"
     stage = Stage.ARRANGE
 
-    def __init__(self, keys: FrameKeys) -> None:
-        super().__init__()
-        self._keys = keys
+    def draw(self, step: int, rows: torch.Tensor) -> torch.Tensor:
+        """Orders [N, R]: row r of a frame becomes old row order[r]."""
+        num, size = rows.shape[:2]
+        return torch.from_numpy(self._keys.stream(step, self.name).permutations(num, size))
 
-    def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
-        """Row r of the frame becomes old row order[r]."""
-        num, size = frame.rows.shape[:2]
-        order = torch.from_numpy(self._keys.stream(context.step, self.name).permutations(num, size))
-        context.stash[self.name] = order.argsort(dim=1)
-        truth = map_truth(frame.truth, lambda values: values.gather(1, order))
-        return ProtectedFrame(take_rows(frame.rows, order), truth)
+    def act(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
+        """The rows in the secret order."""
+        return take_rows(rows, secret)
 
-    def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
+    def undo(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
         """The rows in their first order."""
-        return take_rows(rows, context.stash.pop(self.name))
+        return take_rows(rows, secret.argsort(dim=1))
+
+    def move_truth(self, truth: RowTruth | None, secret: torch.Tensor) -> RowTruth | None:
+        """The truth in the same order."""
+        return map_truth(truth, lambda values: values.gather(1, secret))
 
 
 def take_rows(rows: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import torch
 
-from tln.context import ProtectedFrame, StepContext
-from tln.keys import FrameKeys
 from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, Stage
+from tln.mechanisms.gauge import Gauge
 
 
-class Rotation(Mechanism):
+class Rotation(Gauge):
     """Haar-distributed, independent for every frame."""
 
     name = "rotation"
     stage = Stage.GAUGE
 
-    def __init__(self, keys: FrameKeys) -> None:
-        super().__init__()
-        self._keys = keys
+    def draw(self, step: int, rows: torch.Tensor) -> torch.Tensor:
+        """Matrices Q [N, D, D] in the dtype of the rows."""
+        num, _, width = rows.shape
+        return self._keys.stream(step, self.name).rotations(num, width).to(rows.device, rows.dtype)
 
-    def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
-        """rows [N, R, D] @ Q [N, D, D]."""
-        num, _, width = frame.rows.shape
-        rotation = self._keys.stream(context.step, self.name).rotations(num, width)
-        rotation = rotation.to(frame.rows.device, frame.rows.dtype)
-        context.stash[self.name] = rotation
-        return ProtectedFrame(frame.rows @ rotation, frame.truth)
+    def act(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
+        """rows @ Q."""
+        return rows @ secret
 
-    def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
+    def undo(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
         """rows @ Q transposed."""
-        rotation: torch.Tensor = context.stash.pop(self.name)
-        return rows @ rotation.transpose(1, 2)
+        return rows @ secret.transpose(1, 2)
 
 
 def _build(settings: None, inputs: MechanismInputs) -> list[Mechanism]:  # noqa: ARG001 - it has no settings

@@ -24,6 +24,7 @@ TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
 GOOD = TlnSettings(
     connection=ConnectionSettings(tls=TLS), corpus=CorpusSettings(path="text"), train=TrainSettings(out="out")
 )
+GAUGED = FrameSettings(mechanisms=("bottleneck", "scale_sign"))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,11 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
         ({"stack": StackSettings(kind="gram", trainable="full")}, "stack.trainable"),
         ({"stack": StackSettings(kind="gram"), "model": ModelSettings(dtype="bf16")}, "model.dtype"),
         ({"stack": StackSettings(kind="gram")}, "bottleneck"),
+        ({"stack": StackSettings(kind="gram"), "frame": GAUGED}, "stack.gram.radial = true"),
+        (
+            {"stack": StackSettings(kind="gram", gram=GramStackSettings(radial=False)), "frame": GAUGED},
+            "stack.gram.sign_invariant = false",
+        ),
         ({"stack": StackSettings(lora=LoraSettings(rank=-1))}, "stack.lora.rank is -1"),
         ({"frame": FrameSettings(mechanisms=("rotation",))}, "rotation"),
         ({"train": TrainSettings(out="out", frames_per_step=10**9)}, "frames_per_step is 1000000000"),
