@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ from ucn.stacks.base import StackState
 _FORMAT = "splitwire-checkpoint-1"
 """Key of the stack's facts in the file's metadata."""
 _SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """Tensors and facts of a checkpoint, and the SHA-256 hex of its file, as `save` gave it."""
+
+    tensors: Mapping[str, torch.Tensor]
+    facts: Mapping[str, Any]
+    digest: str
 
 
 class CheckpointStore:
@@ -61,14 +71,26 @@ class CheckpointStore:
                 f"checkpoint {label} cannot be written on the untrusted node", remedy="have its disk checked there"
             ) from None
 
-    def load(self, owner: str, label: str) -> tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]:
-        """Tensors and facts of a checkpoint; HandshakeError when there is none or it is not readable."""
+    def drop(self, owner: str, label: str) -> None:
+        """Removes a checkpoint; one that is not there is none the less gone."""
         path = self._path(owner, label)
         try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            raise LimitError(
+                f"checkpoint {label} cannot be removed on the untrusted node", remedy="have its disk checked there"
+            ) from None
+
+    def load(self, owner: str, label: str) -> SavedState:
+        """What a checkpoint holds; HandshakeError when there is none or it is not readable."""
+        path = self._path(owner, label)
+        try:
+            with path.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            return tensors, json.loads(metadata[_FORMAT])
+            return SavedState(tensors, json.loads(metadata[_FORMAT]), digest)
         except FileNotFoundError:
             raise HandshakeError(
                 f"there is no checkpoint {label} of this peer", remedy="write it first, or start without one"

@@ -40,6 +40,9 @@ class ControlledSession(Protocol):
     def save_checkpoint(self, label: str) -> str:
         """Writes a checkpoint and returns its digest."""
 
+    def drop_checkpoint(self, label: str) -> None:
+        """Removes a checkpoint, if it is there."""
+
 
 def nothing() -> None:
     """The bookkeeping of what books nothing."""
@@ -119,6 +122,10 @@ def _checkpoint(session: ControlledSession, action: stack_pb2.Checkpoint) -> Pla
     return Plan("checkpoint", lambda: {"checkpoint_digest": session.save_checkpoint(action.label)})
 
 
+def _drop_checkpoint(session: ControlledSession, action: stack_pb2.DropCheckpoint) -> Plan:
+    return Plan("drop_checkpoint", _quietly(lambda: session.drop_checkpoint(action.label)))
+
+
 def _quietly(act: Callable[[], object]) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         act()
@@ -127,7 +134,9 @@ def _quietly(act: Callable[[], object]) -> Callable[[], dict[str, Any]]:
     return work
 
 
-_TRAINING_ONLY = frozenset({"optimizer_step", "zero_grad", "discard_step", "gradient_norm", "checkpoint"})
+_TRAINING_ONLY = frozenset(
+    {"optimizer_step", "zero_grad", "discard_step", "gradient_norm", "checkpoint", "drop_checkpoint"}
+)
 _PLANNERS: dict[str, Callable[[ControlledSession, Any], Plan]] = {
     "optimizer_step": _optimizer_step,
     "zero_grad": _zero_grad,
@@ -137,4 +146,5 @@ _PLANNERS: dict[str, Callable[[ControlledSession, Any], Plan]] = {
     "cache_crop": _cache_crop,
     "cache_release": _cache_release,
     "checkpoint": _checkpoint,
+    "drop_checkpoint": _drop_checkpoint,
 }

@@ -136,7 +136,7 @@ class StackServicer:
     async def _build(self, session_id: str, request: stack_pb2.OpenSessionRequest) -> Session:
         owner = calls.current().peer
         executor = self._node.executor_for(request.stack_kind)
-        stack = await executor.run(lambda: self._open_stack(owner, request))
+        stack, digest = await executor.run(lambda: self._open_stack(owner, request))
         return Session(
             session_id,
             owner,
@@ -147,26 +147,31 @@ class StackServicer:
             replies=ReplyCache(self._settings.limits.max_reply_bytes),
             metrics=self._metrics,
             save=lambda label, stack: self._checkpoints.save(owner, label, stack.state()),
+            drop=lambda label: self._checkpoints.drop(owner, label),
+            resumed_digest=digest,
         )
 
-    def _open_stack(self, owner: str, request: stack_pb2.OpenSessionRequest) -> Stack:
-        """Runs on the device's thread."""
+    def _open_stack(self, owner: str, request: stack_pb2.OpenSessionRequest) -> tuple[Stack, str]:
+        """The stack and the digest of the checkpoint that is in it. Runs on the device's thread."""
+        digest = ""
         try:
             stack = self._node.open_stack(request)
             if request.resume_checkpoint:
-                self._resume(stack, owner, request.resume_checkpoint)
+                digest = self._resume(stack, owner, request.resume_checkpoint)
         except torch.OutOfMemoryError:
             raise LimitError(
                 "the device has no memory left for the session", remedy="wait until other sessions have ended"
             ) from None
-        return stack
+        return stack, digest
 
-    def _resume(self, stack: Stack, owner: str, label: str) -> None:
+    def _resume(self, stack: Stack, owner: str, label: str) -> str:
         try:
-            stack.load_state(*self._checkpoints.load(owner, label))
+            saved = self._checkpoints.load(owner, label)
+            stack.load_state(saved.tensors, saved.facts)
         except PeerError:
             stack.close()
             raise
+        return saved.digest
 
     def _grant(self, session: Session, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
         is_gram = session.terms.is_gram
@@ -179,6 +184,7 @@ class StackServicer:
             lease_seconds=self._settings.lease_seconds,
             num_trainable_parameters=session.stack.num_trainable_parameters,
             software_version=splitwire.__version__,
+            resumed_digest=session.resumed_digest,
         )
 
     def _count(self, hop: str, direction: Direction, num_bytes: int) -> None:

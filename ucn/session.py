@@ -55,11 +55,14 @@ class Session:
         replies: ReplyCache,
         metrics: UcnMetrics,
         save: Callable[[str, Stack], str],
+        drop: Callable[[str], None],
+        resumed_digest: str = "",
     ) -> None:
         self.session_id = session_id
         self.hash = session_hash(session_id)
         self.owner = owner
         self.terms = terms
+        self.resumed_digest = resumed_digest
         self.stack = stack
         self.caches = caches
         self.kept_rows: dict[int, int] = {}
@@ -68,6 +71,7 @@ class Session:
         self._replies = replies
         self._metrics = metrics
         self._save = save
+        self._drop = drop
         self._lock = asyncio.Lock()
         self._failed_step = 0
         self._is_closed = False
@@ -104,6 +108,10 @@ class Session:
     def save_checkpoint(self, label: str) -> str:
         """Writes the trainable state under `label`; SHA-256 of the file. Runs on the device's thread."""
         return self._save(label, self.stack)
+
+    def drop_checkpoint(self, label: str) -> None:
+        """Removes the checkpoint `label` of the session's owner, if it is there. Runs on the device's thread."""
+        self._drop(label)
 
     async def _apply(self, request: Request) -> Sequence[bytes]:
         if isinstance(request, ControlRequest):

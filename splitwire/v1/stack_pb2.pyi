@@ -153,7 +153,7 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., stack_kind: _Optional[_Union[StackKind, str]] = ..., mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[_Union[ModelIdentity, _Mapping]] = ..., request_dtype: _Optional[_Union[WireDtype, str]] = ..., response_dtype: _Optional[_Union[WireDtype, str]] = ..., compute_dtype: _Optional[_Union[WireDtype, str]] = ..., trainable_scope: _Optional[_Union[TrainableScope, str]] = ..., lora: _Optional[_Union[LoraSettings, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSettings, _Mapping]] = ..., gram: _Optional[_Union[GramSettings, _Mapping]] = ..., max_cache_positions: _Optional[int] = ..., max_cache_sequences: _Optional[int] = ..., resume_checkpoint: _Optional[str] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
-    __slots__ = ("session_id", "protocol_version", "model", "max_chunk_bytes", "max_frame_bytes", "lease_seconds", "num_trainable_parameters", "software_version")
+    __slots__ = ("session_id", "protocol_version", "model", "max_chunk_bytes", "max_frame_bytes", "lease_seconds", "num_trainable_parameters", "software_version", "resumed_digest")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class OpenSessionResponse(_message.Message):
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUM_TRAINABLE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     protocol_version: int
     model: ModelIdentity
@@ -170,7 +171,8 @@ class OpenSessionResponse(_message.Message):
     lease_seconds: int
     num_trainable_parameters: int
     software_version: str
-    def __init__(self, session_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., model: _Optional[_Union[ModelIdentity, _Mapping]] = ..., max_chunk_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., lease_seconds: _Optional[int] = ..., num_trainable_parameters: _Optional[int] = ..., software_version: _Optional[str] = ...) -> None: ...
+    resumed_digest: str
+    def __init__(self, session_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., model: _Optional[_Union[ModelIdentity, _Mapping]] = ..., max_chunk_bytes: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., lease_seconds: _Optional[int] = ..., num_trainable_parameters: _Optional[int] = ..., software_version: _Optional[str] = ..., resumed_digest: _Optional[str] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id",)
@@ -272,8 +274,14 @@ class Checkpoint(_message.Message):
     label: str
     def __init__(self, label: _Optional[str] = ...) -> None: ...
 
+class DropCheckpoint(_message.Message):
+    __slots__ = ("label",)
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    def __init__(self, label: _Optional[str] = ...) -> None: ...
+
 class Control(_message.Message):
-    __slots__ = ("step", "optimizer_step", "zero_grad", "discard_step", "gradient_norm", "cache_reorder", "cache_crop", "cache_release", "checkpoint")
+    __slots__ = ("step", "optimizer_step", "zero_grad", "discard_step", "gradient_norm", "cache_reorder", "cache_crop", "cache_release", "checkpoint", "drop_checkpoint")
     STEP_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_STEP_FIELD_NUMBER: _ClassVar[int]
     ZERO_GRAD_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +291,7 @@ class Control(_message.Message):
     CACHE_CROP_FIELD_NUMBER: _ClassVar[int]
     CACHE_RELEASE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    DROP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     step: int
     optimizer_step: OptimizerStep
     zero_grad: ZeroGrad
@@ -292,7 +301,8 @@ class Control(_message.Message):
     cache_crop: CacheCrop
     cache_release: CacheRelease
     checkpoint: Checkpoint
-    def __init__(self, step: _Optional[int] = ..., optimizer_step: _Optional[_Union[OptimizerStep, _Mapping]] = ..., zero_grad: _Optional[_Union[ZeroGrad, _Mapping]] = ..., discard_step: _Optional[_Union[DiscardStep, _Mapping]] = ..., gradient_norm: _Optional[_Union[GradientNorm, _Mapping]] = ..., cache_reorder: _Optional[_Union[CacheReorder, _Mapping]] = ..., cache_crop: _Optional[_Union[CacheCrop, _Mapping]] = ..., cache_release: _Optional[_Union[CacheRelease, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    drop_checkpoint: DropCheckpoint
+    def __init__(self, step: _Optional[int] = ..., optimizer_step: _Optional[_Union[OptimizerStep, _Mapping]] = ..., zero_grad: _Optional[_Union[ZeroGrad, _Mapping]] = ..., discard_step: _Optional[_Union[DiscardStep, _Mapping]] = ..., gradient_norm: _Optional[_Union[GradientNorm, _Mapping]] = ..., cache_reorder: _Optional[_Union[CacheReorder, _Mapping]] = ..., cache_crop: _Optional[_Union[CacheCrop, _Mapping]] = ..., cache_release: _Optional[_Union[CacheRelease, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., drop_checkpoint: _Optional[_Union[DropCheckpoint, _Mapping]] = ...) -> None: ...
 
 class ControlResult(_message.Message):
     __slots__ = ("step", "squared_gradient_norm", "checkpoint_digest")

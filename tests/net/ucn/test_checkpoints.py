@@ -40,7 +40,9 @@ def test_training_resumed_from_a_checkpoint_goes_on_bit_for_bit(
     assert hashlib.sha256(file.read_bytes()).hexdigest() == digest
 
     client = connect(start_server(checkpoint_dir=tmp_path))
-    stream = client.stream(client.open(kit.gram_request(resume_checkpoint="after-3")).session_id)
+    grant = client.open(kit.gram_request(resume_checkpoint="after-3"))
+    assert grant.resumed_digest == digest
+    stream = client.stream(grant.session_id)
     _train(stream, kit, 1, 2)
     assert torch.equal(stream.forward(200, kit.rows(1, 4)), expected)
 
@@ -113,6 +115,20 @@ def test_checkpoints_are_limited_and_may_be_replaced(start_server: Any, connect:
         stream.control(3, checkpoint=stack_pb2.Checkpoint(label="two"))
     assert refusal.value.code == "RESOURCE_EXHAUSTED"
     client.stream(session_id).control(3, checkpoint=stack_pb2.Checkpoint(label="one"))
+
+
+def test_a_dropped_checkpoint_makes_room(start_server: Any, connect: Any, kit: Any, tmp_path: Path) -> None:
+    """A peer that saves on and on drops what it needs no more; dropping twice is no error, others keep theirs."""
+    running = start_server(checkpoint_dir=tmp_path, limits=LimitSettings(max_checkpoints_per_peer=1))
+    other = connect(running, "tap")
+    other.stream(other.open(kit.gram_request()).session_id).control(1, checkpoint=stack_pb2.Checkpoint(label="one"))
+    client = connect(running)
+    stream = client.stream(client.open(kit.gram_request()).session_id)
+    stream.control(1, checkpoint=stack_pb2.Checkpoint(label="one"))
+    for step in (2, 3):
+        stream.control(step, drop_checkpoint=stack_pb2.DropCheckpoint(label="one"))
+    stream.control(4, checkpoint=stack_pb2.Checkpoint(label="two"))
+    assert sorted(file.name for file in tmp_path.glob("*/*")) == ["one.safetensors", "two.safetensors"]
 
 
 def test_a_node_without_a_folder_keeps_none(start_server: Any, connect: Any, kit: Any) -> None:

@@ -137,6 +137,7 @@ def _session(executor: DeviceExecutor, stack: Any) -> Session:
         replies=ReplyCache(1 << 20),
         metrics=UcnMetrics(),
         save=lambda _label, _stack: "",
+        drop=lambda _label: None,
     )
 
 
