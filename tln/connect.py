@@ -28,7 +28,7 @@ from tln.metrics import TlnMetrics, served
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline, build_pipeline
 from tln.recording import Recording, open_recording
-from tln.session import SessionMode, open_crossing, session_request
+from tln.session import Continuation, SessionMode, open_crossing, session_request
 from tln.settings import TlnSettings
 from tln.transport import GrpcTransport, Transport
 
@@ -60,8 +60,13 @@ class Connected:
     run_key: RunKey
     recording: Recording | None
     effective: Mapping[str, Any]
-    """Settings, their hash, and the defence in force; what the bundle tells too. Nothing secret."""
+    """Settings, their hash, and the defence in force; what the bundle tells too. Nothing secret.
+
+    A run that goes on also tells `key_scope`, since its streams are not named by its session.
+    """
     metrics: TlnMetrics
+    key_scope: str
+    """Names the streams of the frame keys; the session's hash, or that of the session in which a run began."""
 
     @property
     def defence(self) -> Mapping[str, Any]:
@@ -80,11 +85,14 @@ def connect(
     run_key: RunKey | None = None,
     announce: Callable[[Mapping[str, Any]], None] = lambda _defence: None,
     transport: Transport | None = None,
+    continuation: Continuation | None = None,
+    fresh_noise: bool = False,
 ) -> Iterator[Connected]:
     """Opens a session for the block. `make_policy` releases gradients when training; `documents` goes to the truth.
 
     `announce` gets the defence in force before anything crosses. `transport` stands in for the connection that the
-    settings name, `run_key` for a fresh one.
+    settings name, `run_key` for a fresh one. `continuation` goes on with a run from its checkpoint, under the streams
+    of its scope, or with `fresh_noise` under those of the new session.
     """
     run_key = run_key or RunKey.generate()
     keys = FrameKeys(run_key)
@@ -93,6 +101,8 @@ def connect(
     head, tail = load_head_and_tail(settings.model)
     policy = None if make_policy is None else make_policy(TrustedParts(head, tail, pipeline, keys))
     effective = effective_settings(settings, pipeline, policy)
+    if continuation is not None and not fresh_noise:
+        effective["key_scope"] = continuation.key_scope
     announce(effective["defence"])
     link = transport or GrpcTransport(settings.connection)
     recording = open_recording(
@@ -105,8 +115,8 @@ def connect(
     with recorded(recording, link), served(settings.metrics, effective["defence"]) as metrics:
         if settings.metrics.listen:  # an observer costs a decode step time, so none without need
             link.observers.append(metrics.count)
-        crossing = open_crossing(link, request_for(settings, mode), policy=policy)
-        keys.bind(crossing.session_hash)
+        crossing = open_crossing(link, request_for(settings, mode), policy=policy, continuation=continuation)
+        keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
         if recording is not None:
             recording.follow(crossing)
         model = SplitModelForCausalLM(
@@ -118,7 +128,7 @@ def connect(
             generation_config=load_generation_config(settings.model),
         )
         model.train(mode=False)
-        yield Connected(model, run_key, recording, effective, metrics)
+        yield Connected(model, run_key, recording, effective, metrics, keys.scope)
 
 
 @contextmanager

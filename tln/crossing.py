@@ -48,6 +48,10 @@ GradientPolicy = Callable[[torch.Tensor, StepContext], torch.Tensor]
 """Turns the gradient with respect to the returned rows [B, T, D] into what may cross, of the same shape."""
 
 
+Guard = Callable[[Route, Sequence[bytes]], None]
+"""Is shown the bytes of each tensor before anything of them is sent; an error keeps them here."""
+
+
 class ForwardListener(Protocol):
     """Is told of each FORWARD frame before it is sent. Trusted node only: it sees the truth about the rows."""
 
@@ -73,6 +77,7 @@ class Crossing:
         self.policy = policy
         self.is_training = is_training
         self.forward_listeners: list[ForwardListener] = []
+        self.guards: list[Guard] = []
         self._request_dtype = wire_dtype(request_dtype)
         self._response_dtype = wire_dtype(response_dtype)
         self._max_frame_bytes = max_frame_bytes
@@ -85,6 +90,17 @@ class Crossing:
     def session_hash(self) -> str:
         """The hash by which logs, bundles and truth name the session."""
         return self.transport.session_hash
+
+    @property
+    def last_step(self) -> int:
+        """The step that was taken last; 0 before the first."""
+        return self._last_step
+
+    def continue_after(self, step: int) -> None:
+        """Numbers the steps of a session that goes on with a run from there. StateError once a step was taken."""
+        if self._last_step:
+            raise StateError(f"step {self._last_step} was taken", remedy="continue before anything crosses")
+        self._last_step = step
 
     def reserve_step(self) -> int:
         """The next step number. Tells the peer first what it may free."""
@@ -124,6 +140,10 @@ class Crossing:
     def checkpoint(self, label: str) -> str:
         """Has the peer save what the session trained; returns the SHA-256 it names."""
         return str(self._send_control(checkpoint=stack_pb2.Checkpoint(label=label)).checkpoint_digest)
+
+    def drop_checkpoint(self, label: str) -> None:
+        """Has the peer remove a checkpoint; one that is gone already is no error."""
+        self._send_control(drop_checkpoint=stack_pb2.DropCheckpoint(label=label))
 
     def new_cache_id(self) -> int:
         """A number that no cache of this session had."""
@@ -205,6 +225,8 @@ class Crossing:
         return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes))
 
     def _exchange(self, messages: Sequence[bytes], route: Route, like: torch.Tensor) -> torch.Tensor:
+        for guard in self.guards:
+            guard(route, messages)
         frame = self.transport.exchange(messages, route, lambda: frame_reader(route, self._response_dtype, like.shape))
         return frame.tensor.to(like.device, like.dtype)
 

@@ -100,6 +100,20 @@ class StackSettings:
     """Label of a checkpoint on the untrusted node to start from; empty for none."""
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Where a run goes on: the untrusted node's checkpoint and its digest, the last step, and the streams' scope."""
+
+    label: str
+    digest: str
+    last_step: int
+    key_scope: str
+
+    def moved_to(self, scope: str) -> Continuation:
+        """The same place under streams of another scope."""
+        return Continuation(self.label, self.digest, self.last_step, scope)
+
+
 def check_stack(settings: StackSettings) -> None:
     """SettingsError for a count that no message can carry; what it allows of the rest, the untrusted node says."""
     counts = {
@@ -145,15 +159,23 @@ def open_crossing(
     request: stack_pb2.OpenSessionRequest,
     *,
     policy: GradientPolicy | None = None,
+    continuation: Continuation | None = None,
 ) -> Crossing:
-    """Opens the session and gives its crossing; HandshakeError when the grant is not what was asked for."""
+    """Opens the session and gives its crossing; HandshakeError when the grant is not what was asked for.
+
+    With `continuation` the request's resume_checkpoint is its label.
+    """
+    if continuation is not None:
+        request.resume_checkpoint = continuation.label
     grant = transport.open(request)
     try:
         check_grant(request, grant)
+        if continuation is not None:
+            _check_resumed(continuation, grant)
     except HandshakeError:
         transport.close()
         raise
-    return Crossing(
+    crossing = Crossing(
         transport,
         request_dtype=wire_dtype_name(request.request_dtype),
         response_dtype=wire_dtype_name(request.response_dtype),
@@ -162,6 +184,9 @@ def open_crossing(
         max_frame_bytes=min(grant.max_frame_bytes, FrameLimits.max_frame_bytes),
         chunk_bytes=min(grant.max_chunk_bytes, CHUNK_BYTES),
     )
+    if continuation is not None:
+        crossing.continue_after(continuation.last_step)
+    return crossing
 
 
 def check_grant(request: stack_pb2.OpenSessionRequest, grant: stack_pb2.OpenSessionResponse) -> None:
@@ -180,6 +205,14 @@ def check_grant(request: stack_pb2.OpenSessionRequest, grant: stack_pb2.OpenSess
         )
     if request.stack_kind == stack_pb2.STACK_KIND_TRANSFORMER:
         _check_identity(request.model, grant.model)
+
+
+def _check_resumed(continuation: Continuation, grant: stack_pb2.OpenSessionResponse) -> None:
+    if grant.resumed_digest != continuation.digest:
+        raise HandshakeError(
+            f"checkpoint {continuation.label} on the untrusted node is not the one that this run saved",
+            remedy="restore it there from a copy, or start again without --resume",
+        )
 
 
 def _check_identity(ours: stack_pb2.ModelIdentity, theirs: stack_pb2.ModelIdentity) -> None:

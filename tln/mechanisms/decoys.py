@@ -5,6 +5,14 @@ count of a frame tells nothing. Transformer stack: `count` whole earlier sequenc
 the sequences is drawn afresh, since the order of rows inside a sequence must stay. The restore drops the decoys, so
 with an open gradient their gradient rows are exactly zero; hiding that is the gradient policy's work.
 
+Kinds: `recycled` are pool rows as they were after clipping, and get fresh noise. `reencoded` (gram stack) are earlier
+hidden rows that go through the current encoder beside the real ones, so that no row is of an older encoder. `published`
+re-sends released rows without fresh noise, as the published system did: the untrusted node finds them again by their
+exact norm. It exists to show that, and needs `frame.unsafe = true`.
+
+With `min_real_rows` a training frame sends a varying number of the rows of its block, drawn uniformly by the loop, and
+decoys stand where the others would: frame size and computation stay the same. The rows that were not sent bear no loss.
+
 Every row also needs fresh noise (see clip_noise), so the registry refuses decoys without it, and on the gram stack
 without the permutation, since decoys at known places hide nothing. Refused while generating: decoy sequences have no
 cache.
@@ -12,7 +20,9 @@ cache.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 
@@ -31,6 +41,17 @@ from tln.mechanisms.base import (
 )
 from tln.mechanisms.pool import DecoyPool
 
+DecoyKind = Literal["recycled", "reencoded", "published"]
+PUBLISHED_WARNING = (
+    "UNSAFE: frame.decoys.kind is 'published'. Decoys are released rows sent again with their old noise; whoever keeps "
+    "what crossed finds each of them by its exact norm. Use it on public or throw-away text only."
+)
+_STAGES: Final[dict[DecoyKind, Stage]] = {
+    "recycled": Stage.MIX,
+    "reencoded": Stage.SOURCE,
+    "published": Stage.RESEND,
+}
+
 
 @dataclass(frozen=True)
 class DecoySettings:
@@ -41,8 +62,12 @@ class DecoySettings:
 
     count: int = 48
     """Decoy rows a frame (gram) or decoy sequences a batch (transformer)."""
+    kind: DecoyKind = "recycled"
+    """Earlier rows with fresh noise, earlier text encoded again (gram only), or released rows re-sent (unsafe)."""
     pool_size: int = 8192
     """Earlier rows or sequences from which decoys are drawn. Nothing crosses before it is full."""
+    min_real_rows: int = 0
+    """Fewest real rows of a training frame, whose number is drawn from here to a full block; 0 sends all (gram)."""
 
 
 class DecoyRows(Mechanism):
@@ -53,7 +78,10 @@ class DecoyRows(Mechanism):
 
     def __init__(self, settings: DecoySettings, block_tokens: int, keys: FrameKeys) -> None:
         super().__init__()
+        self.stage = _STAGES[settings.kind]
+        self.kind = settings.kind
         self.count = settings.count
+        self.min_real_rows = settings.min_real_rows
         self.block_tokens = block_tokens
         self.pool = DecoyPool(settings.pool_size)
         self._keys = keys
@@ -64,7 +92,10 @@ class DecoyRows(Mechanism):
         return self.pool.is_full
 
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
-        """[N, T, D] to [N, block_tokens + count, D], decoys last. Training rows then enter the pool."""
+        """[N, T, D] to [N, block_tokens + count, D], decoys last and where rows are not sent.
+
+        Training rows then enter the pool.
+        """
         num, length = frame.rows.shape[:2]
         if length > self.block_tokens:
             raise StateError(
@@ -72,12 +103,17 @@ class DecoyRows(Mechanism):
                 remedy="use sequences of at most corpus.block_tokens positions",
             )
         wanted = self.block_tokens + self.count - length
-        chosen = self._keys.stream(context.step, self.name).subsets(num, self.pool.capacity, wanted)
+        drawn = wanted if context.real_lengths is None else wanted + length
+        chosen = self._keys.stream(context.step, self.name).subsets(num, self.pool.capacity, drawn)
         rows, truth = self.pool.take(torch.from_numpy(chosen))
         context.stash[self.name] = length
         if context.mode == "train":
             self.absorb(frame)
-        return _join(frame, rows.to(frame.rows), truth, dim=1)
+        joined = _join(frame, rows[:, :wanted].to(frame.rows), map_truth_of(truth, wanted), dim=1)
+        if context.real_lengths is None:
+            return joined
+        sent = torch.arange(joined.rows.shape[1]) < (context.real_lengths.cpu() + 0).unsqueeze(1)
+        return joined
 
     def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
         """The real rows [N, T, D]."""
@@ -87,13 +123,24 @@ class DecoyRows(Mechanism):
         """Puts every row of the frame into the pool."""
         self.pool.add(frame.rows.flatten(0, 1), map_truth(frame.truth, lambda values: values.flatten(0, 1)))
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """The pool, for a checkpoint. TLN only."""
+        return self.pool.state()
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The pool of a checkpoint."""
+        self.pool.load_state(tensors)
+
     def describe(self) -> Description:
         """Decoys a full frame, real rows of a full frame, pool size."""
         return {
-            "kind": "rows",
+            "kind": self.kind,
+            "unit": "rows",
             "count": self.count,
             "real_rows": self.block_tokens,
+            "min_real_rows": self.min_real_rows or self.block_tokens,
             "pool_size": self.pool.capacity,
+            "unsafe": self.kind == "published",
         }
 
 
@@ -105,6 +152,8 @@ class DecoySequences(Mechanism):
 
     def __init__(self, settings: DecoySettings, keys: FrameKeys) -> None:
         super().__init__()
+        self.stage = _STAGES[settings.kind]
+        self.kind = settings.kind
         self.count = settings.count
         self.pool = DecoyPool(settings.pool_size)
         self._keys = keys
@@ -146,9 +195,23 @@ class DecoySequences(Mechanism):
         """Puts every sequence of the batch into the pool."""
         self.pool.add(frame.rows, frame.truth)
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """The pool, for a checkpoint. TLN only."""
+        return self.pool.state()
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The pool of a checkpoint."""
+        self.pool.load_state(tensors)
+
     def describe(self) -> Description:
         """Decoys a batch and pool size."""
-        return {"kind": "sequences", "count": self.count, "pool_size": self.pool.capacity}
+        return {
+            "kind": self.kind,
+            "unit": "sequences",
+            "count": self.count,
+            "pool_size": self.pool.capacity,
+            "unsafe": self.kind == "published",
+        }
 
 
 def _join(frame: ProtectedFrame, rows: torch.Tensor, truth: RowTruth, dim: int) -> ProtectedFrame:

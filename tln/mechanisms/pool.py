@@ -9,10 +9,15 @@ Items are rows [D] or sequences [T, D]; the truth about each row is kept beside 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+
 import torch
 
 from splitwire.errors import StateError
 from tln.context import NO_DOCUMENT, NO_LABEL, RowTruth
+
+_TRUTH_NAMES = tuple(field.name for field in fields(RowTruth))
 
 
 class DecoyPool:
@@ -56,6 +61,29 @@ class DecoyPool:
             known.label[indices],
             known.document[indices],
         )
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Every item, the truth about it, and where the next one goes."""
+        if self._rows is None or self._truth is None:
+            return {}
+        counters = torch.tensor([self.num_items, self._next])
+        return {"rows": self._rows.clone(), "counters": counters} | {
+            f"truth.{name}": values.clone() for name, values in vars(self._truth).items()
+        }
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes the state of a pool of the same capacity. StateError otherwise."""
+        if not tensors:
+            return
+        rows, counters = tensors["rows"], tensors["counters"].tolist()
+        if len(rows) != self.capacity:
+            raise StateError(
+                f"a decoy pool of {len(rows)} items was saved, and this one holds {self.capacity}",
+                remedy="resume with the settings of the run that saved it",
+            )
+        self.num_items, self._next = counters
+        self._rows = rows.clone()
+        self._truth = RowTruth(**{name: tensors[f"truth.{name}"].clone() for name in _TRUTH_NAMES})
 
     def _storage(self, items: torch.Tensor) -> tuple[torch.Tensor, RowTruth]:
         if self._rows is None or self._truth is None:
