@@ -112,21 +112,28 @@ class KeyStream:
 
     def _raw_uniforms(self, count: int) -> Floats:
         words = np.frombuffer(self._encryptor.update(bytes(8 * count)), dtype="<u8")
-        values: Floats = (words >> np.uint64(_MANTISSA_SHIFT)).astype(np.float64) * _MANTISSA_UNIT
-        return values if values.all() else values[values > 0]
+        # 53 bits fit a signed integer, whose conversion is the faster one
+        values: Floats = (words >> np.uint64(_MANTISSA_SHIFT)).view(np.int64).astype(np.float64)
+        values *= _MANTISSA_UNIT
+        return values if count == 0 or values.min() > 0 else values[values > 0]
 
     def normals(self, *shape: int) -> Floats:
         """Standard Gaussian by Box-Muller: radii from the first half of the uniforms, angles from the second."""
-        count = math.prod(shape)
-        half = (count + 1) // 2
-        uniforms = self.uniforms(2, half)
-        radius = np.sqrt(-2.0 * np.log(uniforms[0]))
-        angle = (2.0 * math.pi) * uniforms[1]
-        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count].reshape(shape)
+        values: Floats = self._gaussians(math.prod(shape)).numpy().reshape(shape)
+        return values
+
+    def _gaussians(self, count: int) -> torch.Tensor:
+        """[count] float64. In place and with torch's vectorised cosine: a frame takes a hundred thousand of them."""
+        uniforms = torch.from_numpy(self.uniforms(2, (count + 1) // 2))
+        radius, angle = uniforms[0].log_().mul_(-2.0).sqrt_(), uniforms[1].mul_(2.0 * math.pi)
+        values = torch.empty_like(uniforms)
+        torch.cos(angle, out=values[0])
+        torch.sin(angle, out=values[1])
+        return values.mul_(radius).flatten()[:count]
 
     def gaussian_like(self, rows: torch.Tensor, sigma: float) -> torch.Tensor:
         """Gaussian of standard deviation `sigma`, in the shape, dtype and on the device of `rows`."""
-        return torch.from_numpy(self.normals(*rows.shape) * sigma).to(rows.device, rows.dtype)
+        return self._gaussians(rows.numel()).mul_(sigma).view(rows.shape).to(rows.device, rows.dtype)
 
     def permutations(self, num: int, size: int) -> Integers:
         """[num, size] independent uniform permutations of 0..size-1: Fisher-Yates, all frames at once."""
