@@ -37,7 +37,9 @@ _DTYPE_NAMES = {
 }
 _WRAPPER_TAG = b"\x12"  # field 2 (frame), length-delimited, in ExchangeRequest and ExchangeResponse alike
 _DATA_TAG = b"\x1a"  # field 3 (data), length-delimited, in Frame
-_INT8_MAX = 127
+INT8_MAX = 127
+"""Largest byte of an int8 row; -128 is not used."""
+
 _MAX_DIMENSIONS = 4
 
 
@@ -89,9 +91,21 @@ def payload_bytes(dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> int:
 def quantise_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 values [..., D] and fp32 scales [...] with value = scale * byte; an all-zero row has scale 0."""
     rows = rows.to(torch.float32)
-    scales = rows.abs().amax(dim=-1) / _INT8_MAX
+    scales = rows.abs().amax(dim=-1) / INT8_MAX
     safe = torch.where(scales > 0, scales, torch.ones_like(scales))
-    return (rows / safe.unsqueeze(-1)).round().clamp(-_INT8_MAX, _INT8_MAX).to(torch.int8), scales
+    return (rows / safe.unsqueeze(-1)).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8), scales
+
+
+def grid_rows(rows: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values [..., D] and equal fp32 scales [...] of rows that are on the grid of multiples of `scale`.
+
+    FrameError, without a value, for rows that the grid does not hold exactly: nothing is rounded or clamped unseen.
+    """
+    rows = rows.to(torch.float32)
+    values = (rows / scale).round()
+    if bool((values.abs() > INT8_MAX).any()) or not torch.equal(values * scale, rows):
+        raise FrameError("rows are not on the fixed grid of the wire", remedy="add 'fixed_grid' to frame.mechanisms")
+    return values.to(torch.int8), torch.full(rows.shape[:-1], scale, dtype=torch.float32)
 
 
 def encode_frame(
@@ -99,16 +113,18 @@ def encode_frame(
     tensor: torch.Tensor,
     *,
     chunk_bytes: int = CHUNK_BYTES,
+    grid_scale: float = 0.0,
 ) -> Iterator[bytes]:
     """Serialized ExchangeRequest or ExchangeResponse messages that carry `tensor` [..., D].
 
     `header` gives hop, step, dtype and what else the hop needs; shape and total_bytes are filled in here. Both
-    directions serialize alike because `frame` is field 2 of both messages. FrameError when the tensor has NaN or Inf.
+    directions serialize alike because `frame` is field 2 of both messages. An int8 tensor has a scale a row, or
+    `grid_scale` for every row when that is above 0. FrameError when the tensor has NaN or Inf.
     """
     tensor = tensor.detach()
     check_shape(tensor.shape)
     check_finite(tensor, header)
-    payload = _payload(header.dtype, tensor)
+    payload = _payload(header.dtype, tensor, grid_scale)
     first = stack_pb2.Frame(header=header)
     first.header.shape[:] = tensor.shape
     first.header.total_bytes = len(payload)
@@ -133,11 +149,12 @@ def check_finite(tensor: torch.Tensor, header: stack_pb2.FrameHeader) -> None:
         )
 
 
-def _payload(dtype: stack_pb2.WireDtype, tensor: torch.Tensor) -> memoryview:
+def _payload(dtype: stack_pb2.WireDtype, tensor: torch.Tensor, grid_scale: float) -> memoryview:
     if dtype not in _TORCH_DTYPES:
         raise FrameError(f"wire dtype {dtype} is unknown", remedy="use fp32, bf16, fp16 or int8")
     if dtype == stack_pb2.WIRE_DTYPE_INT8_ROW:
-        values, scales = quantise_rows(tensor.cpu())
+        rows = tensor.cpu()
+        values, scales = grid_rows(rows, grid_scale) if grid_scale else quantise_rows(rows)
         return memoryview(_raw_bytes(scales).tobytes() + _raw_bytes(values).tobytes())
     return memoryview(_raw_bytes(tensor.to("cpu", _TORCH_DTYPES[dtype])))
 

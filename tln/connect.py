@@ -115,7 +115,13 @@ def connect(
     with recorded(recording, link), served(settings.metrics, effective["defence"]) as metrics:
         if settings.metrics.listen:  # an observer costs a decode step time, so none without need
             link.observers.append(metrics.count)
-        crossing = open_crossing(link, request_for(settings, mode), policy=policy, continuation=continuation)
+        crossing = open_crossing(
+            link,
+            request_for(settings, mode),
+            policy=policy,
+            continuation=continuation,
+            grid_scale=pipeline.grid_scale,
+        )
         keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
         if recording is not None:
             recording.follow(crossing)

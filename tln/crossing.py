@@ -72,7 +72,9 @@ class Crossing:
         is_training: bool = False,
         max_frame_bytes: int = FrameLimits.max_frame_bytes,
         chunk_bytes: int = CHUNK_BYTES,
+        grid_scale: float = 0.0,
     ) -> None:
+        """`grid_scale` is the step of the grid that int8 FORWARD rows are on; 0 for a scale a row."""
         self.transport = transport
         self.policy = policy
         self.is_training = is_training
@@ -82,6 +84,7 @@ class Crossing:
         self._response_dtype = wire_dtype(response_dtype)
         self._max_frame_bytes = max_frame_bytes
         self._chunk_bytes = chunk_bytes
+        self._grid_scale = grid_scale
         self._last_step = 0
         self._last_cache_id = 0
         self._deferred: deque[stack_pb2.Control] = deque()
@@ -195,7 +198,7 @@ class Crossing:
             row_lengths=context.row_lengths,
             padding_side=_SIDES[context.padding_side],
         )
-        messages = self._encode(header, rows)
+        messages = self._encode(header, rows, self._grid_scale)
         for listener in self.forward_listeners:
             listener(context, truth, messages)
         return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows)
@@ -215,14 +218,14 @@ class Crossing:
         messages = self._encode(header, released)
         return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_INPUT_GRADIENT), gradient)
 
-    def _encode(self, header: stack_pb2.FrameHeader, rows: torch.Tensor) -> list[bytes]:
+    def _encode(self, header: stack_pb2.FrameHeader, rows: torch.Tensor, grid_scale: float = 0.0) -> list[bytes]:
         needed = payload_bytes(header.dtype, rows.shape)
         if needed > self._max_frame_bytes:
             raise LimitError(
                 f"a frame of {needed} bytes exceeds the peer's limit of {self._max_frame_bytes}",
                 remedy="use smaller batches or shorter sequences, or have the peer raise limits.max_frame_bytes",
             )
-        return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes))
+        return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes, grid_scale=grid_scale))
 
     def _exchange(self, messages: Sequence[bytes], route: Route, like: torch.Tensor) -> torch.Tensor:
         for guard in self.guards:

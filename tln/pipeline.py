@@ -25,6 +25,7 @@ from tln.mechanisms.base import Description
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.clip_noise import ClipNoiseSettings, clip_rows
 from tln.mechanisms.decoys import DecoySettings
+from tln.mechanisms.fixed_grid import FixedGrid, FixedGridSettings
 from tln.mechanisms.mixup import MixupSettings
 from tln.mechanisms.scale_sign import ScaleSignSettings
 
@@ -38,12 +39,13 @@ class FrameSettings:
 
     mechanisms: tuple[str, ...] = ()
     """Names of the mechanisms that are on: bottleneck, clip_noise, mixup, decoys, permutation,
-    scale_sign, rotation. Their order does not matter."""
+    scale_sign, rotation, fixed_grid. Their order does not matter."""
     input_gradient_clip_norm: float = 1.0
     """Largest L2 norm of a row of the gradient that comes back; 0 for no clipping."""
     bottleneck: BottleneckSettings = field(default_factory=BottleneckSettings)
     clip_noise: ClipNoiseSettings = field(default_factory=ClipNoiseSettings)
     decoys: DecoySettings = field(default_factory=DecoySettings)
+    fixed_grid: FixedGridSettings = field(default_factory=FixedGridSettings)
     mixup: MixupSettings = field(default_factory=MixupSettings)
     scale_sign: ScaleSignSettings = field(default_factory=ScaleSignSettings)
 
@@ -96,6 +98,11 @@ class FramePipeline(nn.Module):
         """The same mechanisms without decoys and gauges: what one row goes through. For calibration on public text."""
         stages = (Stage.ENCODE, Stage.CLIP, Stage.NOISE)
         return FramePipeline([mechanism for mechanism in self._ordered() if mechanism.stage in stages])
+
+    @property
+    def grid_scale(self) -> float:
+        """The step of the grid that int8 rows are on when they cross; 0 without fixed_grid."""
+        return next((mechanism.scale for mechanism in self.mechanisms if isinstance(mechanism, FixedGrid)), 0.0)
 
     def describe(self) -> dict[str, Description]:
         """The effective mechanisms and their parameters, in the order in which they act."""

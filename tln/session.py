@@ -160,6 +160,7 @@ def open_crossing(
     *,
     policy: GradientPolicy | None = None,
     continuation: Continuation | None = None,
+    grid_scale: float = 0.0,
 ) -> Crossing:
     """Opens the session and gives its crossing; HandshakeError when the grant is not what was asked for.
 
@@ -183,6 +184,7 @@ def open_crossing(
         is_training=request.mode == stack_pb2.SESSION_MODE_TRAINING,
         max_frame_bytes=min(grant.max_frame_bytes, FrameLimits.max_frame_bytes),
         chunk_bytes=min(grant.max_chunk_bytes, CHUNK_BYTES),
+        grid_scale=grid_scale,
     )
     if continuation is not None:
         crossing.continue_after(continuation.last_step)

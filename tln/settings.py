@@ -115,8 +115,23 @@ def _check_folders(settings: TlnSettings) -> None:
         )
 
 
+def _check_grid(settings: TlnSettings) -> None:
+    is_int8, mechanisms = settings.stack.request_dtype == "int8", settings.frame.mechanisms
+    if "fixed_grid" in mechanisms and not is_int8:
+        raise SettingsError(
+            f"frame.mechanisms has fixed_grid and stack.request_dtype is {settings.stack.request_dtype}",
+            remedy="set stack.request_dtype = 'int8', or take 'fixed_grid' out of frame.mechanisms",
+        )
+    if is_int8 and "scale_sign" in mechanisms and "fixed_grid" not in mechanisms:
+        raise SettingsError(
+            "stack.request_dtype is int8 with a scale a row, which takes the secret out of scale_sign",
+            remedy="add 'fixed_grid' to frame.mechanisms, or use another stack.request_dtype",
+        )
+
+
 def _check_shared(settings: TlnSettings) -> None:
     check_stack(settings.stack)
     check_frame(settings.frame, settings.stack.kind)
+    _check_grid(settings)
     check_recording(settings.record)
     check_connection(settings.connection)

@@ -6,12 +6,15 @@ FrameSettings with the mechanism's name.
 
 from __future__ import annotations
 
-from tln.mechanisms import bottleneck, clip_noise, decoys, mixup, permutation, rotation, scale_sign
+from tln.mechanisms import bottleneck, clip_noise, decoys, fixed_grid, mixup, permutation, rotation, scale_sign
 from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, StackName, Stage
 
 MECHANISMS: dict[str, MechanismSpec] = {
     module.SPEC.name: module.SPEC
-    for module in (bottleneck, clip_noise, mixup, decoys, permutation, scale_sign, rotation)
+    for module in (bottleneck, clip_noise, mixup, decoys, permutation, scale_sign, rotation, fixed_grid)
 }
 
-__all__ = ["MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]
+GAUGES = (permutation.SPEC.name, scale_sign.SPEC.name, rotation.SPEC.name)
+"""What an auditor with the run key can undo on recorded rows."""
+
+__all__ = ["GAUGES", "MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]

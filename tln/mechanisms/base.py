@@ -5,7 +5,8 @@ differentiable torch operations, so a mechanism never needs backward code of its
 `context.stash` under the mechanism's name. Randomness comes from the frame keys only.
 
 The order of the stages is fixed, because it carries the guarantees: rows are clipped before they enter the decoy
-pool, and noise comes after the decoys so that every row of every frame gets fresh noise.
+pool, and noise comes after the decoys so that every row of every frame gets fresh noise. The stage RESEND, after the
+noise, exists for the published defect alone.
 
 Shapes: N frames, R rows a frame, D width of a row.
 """
@@ -24,26 +25,45 @@ from tln.context import ProtectedFrame, RowTruth, StepContext
 from tln.keys import FrameKeys
 
 StackName = Literal["transformer", "gram"]
+DecoyLoss = Literal["none", "matched", "replay"]
+"""What decoys bear: no loss at all, gradient rows drawn from those of real rows, or a loss of their own."""
 Description = dict[str, int | float | str | bool]
 
 
 class Stage(IntEnum):
     """When a mechanism acts on the way out; the way back is the reverse."""
 
+    SOURCE = 5
     ENCODE = 10
     CLIP = 20
     BLEND = 25
     MIX = 30
     NOISE = 40
+    RESEND = 45
+    BEAR = 47
     ARRANGE = 50
     GAUGE = 60
+    QUANTISE = 70
+
+
+@dataclass(frozen=True)
+class BatchDemand:
+    """What a mechanism wants of the loop in a training step.
+
+    `num_replayed` earlier blocks beside each of `num_groups` equal groups of real ones, and at least `min_real_rows`
+    rows of each block sent, the number varied (0: all rows, always).
+    """
+
+    num_groups: int = 1
+    num_replayed: int = 0
+    min_real_rows: int = 0
 
 
 class Mechanism(nn.Module):
     """One step of the private frame. Subclasses set `name` and `stage` and override what they do."""
 
     name: ClassVar[str]
-    stage: ClassVar[Stage]
+    stage: Stage
 
     @property
     def is_ready(self) -> bool:
@@ -61,6 +81,18 @@ class Mechanism(nn.Module):
     def absorb(self, frame: ProtectedFrame) -> None:
         """Takes rows that will not be sent now, such as the first rows of a decoy pool."""
 
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether `absorb_gradient` must be called before the mechanism can run."""
+        return False
+
+    def absorb_gradient(self, gradient: torch.Tensor) -> None:
+        """Takes gradient rows [N, R, D] of text, computed here, that will not be sent now."""
+
+    def demand(self, num_real: int) -> BatchDemand | None:  # noqa: ARG002 - default
+        """What a training step of `num_real` blocks must bring beside them; None for nothing."""
+        return None
+
     def describe(self) -> Description:
         """The parameters in force, for the effective defence. Nothing secret."""
         return {}
@@ -75,6 +107,7 @@ class MechanismInputs:
     block_tokens: int
     keys: FrameKeys
     generator: torch.Generator
+    decoy_loss: DecoyLoss = "none"
 
 
 @dataclass(frozen=True)
