@@ -29,10 +29,11 @@ def effective_settings(
     config: Path | None,
     pairs: Iterable[str] | None,
     more: Iterable[tuple[str, str]] = (),
+    base: Path | None = None,
 ) -> T:
-    """Defaults, file, environment and command line, later ones winning; `more`, a command's own options, last."""
+    """Defaults, `base`, file, environment and command line, later ones winning; `more`, own options, last."""
     overrides = [*(parse_pair(text) for text in pairs or ()), *more]
-    return load_settings(cls, program=program, file=config, overrides=overrides)
+    return load_settings(cls, program=program, file=config, base=base, overrides=overrides)
 
 
 def parse_pair(text: str) -> tuple[str, str]:

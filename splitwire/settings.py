@@ -36,15 +36,21 @@ def load_settings(
     *,
     program: str,
     file: Path | None = None,
+    base: Path | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Iterable[tuple[str, str]] = (),
 ) -> T:
-    """The effective settings of `program`: a frozen dataclass `cls`, whose nested dataclasses are sections."""
+    """The effective settings of `program`: a frozen dataclass `cls`, whose nested dataclasses are sections.
+
+    `base` is a TOML file under `file`, such as a preset.
+    """
     tree: _Tree = {}
     origins: dict[str, str] = {}
-    if file is not None:
-        merge(tree, _read_toml(file), str(file))
-        check_keys(cls, tree, str(file))
+    for layer_file in (base, file):
+        if layer_file is not None:
+            layer = _read_toml(layer_file)
+            check_keys(cls, layer, str(layer_file))
+            merge(tree, layer, str(layer_file))
     from_environment = _from_environment(program, os.environ if environment is None else environment)
     for source, pairs in (("environment", from_environment), ("command line", overrides)):
         for key, text in pairs:
@@ -52,7 +58,7 @@ def load_settings(
             check_keys(cls, layer, source)
             merge(tree, layer, source)
             origins[key] = source
-    return build(cls, tree, str(file) if file else "settings", origins)
+    return build(cls, tree, str(file or base or "settings"), origins)
 
 
 def build(cls: type[T], tree: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None) -> T:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from splitwire import options
 from splitwire.options import Config, PrintSettings, Set
@@ -12,13 +14,17 @@ from splitwire.options import Config, PrintSettings, Set
 if TYPE_CHECKING:
     from tln.settings import TlnSettings
 
-__all__ = ["Config", "PrintSettings", "Set", "effective_settings"]
+__all__ = ["Config", "Preset", "PrintSettings", "Set", "effective_settings"]
+
+Preset = Annotated[str | None, typer.Option("--preset", help="Named defence under the settings; see tln/presets.")]
 
 
 def effective_settings(
-    config: Path | None, pairs: list[str] | None, more: Iterable[tuple[str, str]] = ()
+    config: Path | None, pairs: list[str] | None, more: Iterable[tuple[str, str]] = (), preset: str | None = None
 ) -> TlnSettings:
-    """Defaults, file, environment and command line, later ones winning; `more` comes last."""
+    """Defaults, preset, file, environment and command line, later ones winning; `more` comes last."""
+    from tln.presets import preset_file
     from tln.settings import TlnSettings  # keeps the help fast
 
-    return options.effective_settings(TlnSettings, "tln", config, pairs, more)
+    base = None if preset is None else preset_file(preset)
+    return options.effective_settings(TlnSettings, "tln", config, pairs, more, base)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import typer
 
 from splitwire.settings import render
-from tln.cli.options import Config, PrintSettings, Set, effective_settings
+from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings
 
 
-def command(config: Config = None, pairs: Set = None, print_settings: PrintSettings = False) -> None:
+def command(
+    config: Config = None, preset: Preset = None, pairs: Set = None, print_settings: PrintSettings = False
+) -> None:
     """Run the whole model once over the private and the public text and keep what training needs of it."""
-    settings = effective_settings(config, pairs)
+    settings = effective_settings(config, pairs, preset=preset)
     if print_settings:
         typer.echo(render(settings))
         return

@@ -6,14 +6,14 @@ Shows the effective defence before anything crosses, progress while it runs, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from splitwire.settings import render
-from tln.cli.options import Config, PrintSettings, Set, effective_settings
+from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings
 
 if TYPE_CHECKING:
     from tln.finetune import Report
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     config: Config = None,
+    preset: Preset = None,
     pairs: Set = None,
     print_settings: PrintSettings = False,
     out: Annotated[Path | None, typer.Option(help="New folder for the results; same as train.out.")] = None,
@@ -29,11 +30,15 @@ def command(
 ) -> None:
     """Fine-tune with the middle of the model on the untrusted node."""
     named = (("train.out", out), ("record.folder", record))
-    settings = effective_settings(config, pairs, [(key, str(value)) for key, value in named if value is not None])
+    settings = effective_settings(config, pairs, _given(named), preset)
     if print_settings:
         typer.echo(render(settings))
         return
     _show(settings, _train(settings))
+
+
+def _given(named: Iterable[tuple[str, Path | None]]) -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in named if value is not None]
 
 
 def _train(settings: TlnSettings) -> Report:
