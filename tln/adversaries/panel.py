@@ -1,6 +1,6 @@
 """All adversaries of a run, one step at a time: they learn on detached rows, then press on the encoder.
 
-    pressure = adversaries.step(released, hidden, step)
+    pressure = adversaries.step(released, hidden, context)
     (loss + pressure.on(released.rows)).backward()
 
 They read a frame as it is before the gauges (coordinates) and its 22 invariants, which survive the gauges; so they see
@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +29,7 @@ from tln.adversaries.heads import Head, Mine, initialise, reconstruction_loss
 from tln.adversaries.invariants import frame_invariants, gram_spread
 from tln.adversaries.labels import token_table
 from tln.adversaries.settings import AdversarySettings
-from tln.context import NO_LABEL, ProtectedFrame
+from tln.context import NO_LABEL, ProtectedFrame, StepContext
 from tln.keys import RunKey
 
 _SCOPE = "adversaries"
@@ -57,7 +56,8 @@ class Pressure:
 class _Seen:
     """Rows [N, R, D] and what there is to learn about them, each [N, R]; `hidden` [N, R, H] is 0 for decoys.
 
-    `asked` marks rows with a label, decoys too; `pressed` those that are real. `ranks` [draws, N, R] are random numbers
+    `asked` marks rows with a label, decoys too; `pressed` those that are encoded now: real and
+    replayed ones. `ranks` [draws, N, R] are random numbers
     whose order shuffles.
     """
 
@@ -108,45 +108,63 @@ class Adversaries:
         """Whether the encoder feels the networks by now."""
         return self.num_steps > self.settings.warmup_steps
 
-    def step(self, released: ProtectedFrame, hidden_BTH: torch.Tensor, step: int) -> Pressure:
-        """The adversaries' updates on one frame with its truth, and then what the encoder is to feel."""
+    def step(self, released: ProtectedFrame, hidden_BTH: torch.Tensor, context: StepContext) -> Pressure:
+        """The adversaries' updates on frames with their truth, and then what the encoder is to feel.
+
+        Sequences of `hidden_BTH` that are replayed in place of decoys come last, as the context says.
+        """
         began = time.monotonic()
         self.num_steps += 1
-        seen = self._see(released, hidden_BTH, step)
+        seen = self._see(released, hidden_BTH, context)
         for update in range(self.settings.updates):
             self._update(seen, update)
         gradient, losses = self._press(seen)
         return Pressure(gradient, losses, time.monotonic() - began)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a later step depends on: networks, optimizer, steps taken."""
-        optimizer = {} if self._optimizer is None else self._optimizer.state_dict()
-        return {"networks": self.networks.state_dict(), "optimizer": optimizer, "num_steps": self.num_steps}
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that a later step depends on beside settings, training text and run key. For a checkpoint."""
+        tensors = {"num_steps": torch.tensor(self.num_steps)}
+        for name, parameter in self.networks.named_parameters():
+            tensors[f"parameter.{name}"] = parameter.detach()
+            for key, value in self._moments(parameter).items():
+                tensors[f"optimizer.{name}.{key}"] = value
+        return tensors
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken; networks of other settings are refused by torch with their names."""
-        self.networks.load_state_dict(state["networks"])
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
-        self.num_steps = int(state["num_steps"])
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Goes on where `state` was taken, with equal settings."""
+        self.num_steps = int(tensors["num_steps"])
+        for name, parameter in self.networks.named_parameters():
+            with torch.no_grad():
+                parameter.copy_(tensors[f"parameter.{name}"])
+            start = f"optimizer.{name}."
+            moments = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+            if moments and self._optimizer is not None:
+                # AdamW counts steps on the host, whatever the device of the parameter
+                self._optimizer.state[parameter] = {
+                    key: value.clone() if key == "step" else value.to(parameter, copy=True)
+                    for key, value in moments.items()
+                }
 
-    def _see(self, released: ProtectedFrame, hidden_BTH: torch.Tensor, step: int) -> _Seen:
+    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        return {} if self._optimizer is None else dict(self._optimizer.state.get(parameter, {}))
+
+    def _see(self, released: ProtectedFrame, hidden_BTH: torch.Tensor, context: StepContext) -> _Seen:
         rows, truth = released.rows.detach().float(), released.truth
-        if truth is None or len(rows) != len(hidden_BTH):
+        if truth is None or len(rows) + context.num_replayed != len(hidden_BTH):
             raise StateError(
-                f"step {step}: the adversaries need the truth about the rows of one frame a sequence",
+                f"step {context.step}: the adversaries need the truth about the rows of one frame a sequence",
                 remedy="train with labels; use adversaries on the gram stack only",
             )
         asked, labels = truth.label != NO_LABEL, truth.label.clamp_min(0)
         frames = torch.arange(len(rows)).unsqueeze(1).expand_as(truth.order)
         places = truth.order.clamp(0, hidden_BTH.shape[1] - 1)
-        stream = self._run_key.stream(_SCOPE, step, "shuffled-classes")
+        stream = self._run_key.stream(_SCOPE, context.step, "shuffled-classes")
         ranks = torch.from_numpy(stream.uniforms(self.settings.updates + 1, *asked.shape))
         device = rows.device
         return _Seen(
             rows,
             asked.to(device),
-            (asked & truth.real).to(device),
+            (asked if context.num_replayed else asked & truth.real).to(device),
             self._table.classes[labels].to(device),
             self._table.rare[labels].to(device),
             truth.real.to(device),

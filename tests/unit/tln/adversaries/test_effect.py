@@ -11,7 +11,7 @@ from torch.nn import functional
 from tln.adversaries import Adversaries
 from tln.adversaries.heads import initialise
 from tln.adversaries.invariants import gram_spread
-from tln.context import ProtectedFrame
+from tln.context import ProtectedFrame, StepContext
 
 NUM_TOKENS, HIDDEN_WIDTH, ROW_WIDTH, KEPT = 8, 16, 6, 12
 
@@ -45,7 +45,7 @@ def _train(adversaries: Adversaries | None, batch: MakeBatch, frame_of: MakeFram
         rows = encoder(hidden, step)
         loss = (encoder.decode(rows) - hidden[..., :KEPT]).square().mean(dim=(1, 2)).sum()
         if adversaries is not None:
-            loss = loss + adversaries.step(frame_of(rows, labels), hidden, step).on(rows)
+            loss = loss + adversaries.step(frame_of(rows, labels), hidden, StepContext(step)).on(rows)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

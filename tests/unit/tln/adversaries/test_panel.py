@@ -13,7 +13,7 @@ from torch.nn import functional
 from splitwire.errors import StateError
 from tln.adversaries import Adversaries
 from tln.adversaries.invariants import frame_invariants
-from tln.context import ProtectedFrame
+from tln.context import ProtectedFrame, StepContext
 
 NUM_TOKENS, ROW_WIDTH = 8, 6
 
@@ -36,7 +36,7 @@ def _learn(adversaries: Adversaries, batch: MakeBatch, frame_of: MakeFrame, *, t
         hidden, labels = batch(step)
         blind = torch.randn(*labels.shape, ROW_WIDTH, generator=torch.Generator().manual_seed(step))
         rows = _telling(labels) if telling else blind
-        losses = adversaries.step(frame_of(rows, labels), hidden, step).losses
+        losses = adversaries.step(frame_of(rows, labels), hidden, StepContext(step)).losses
     return losses
 
 
@@ -62,7 +62,7 @@ def test_the_encoder_feels_the_reversed_gradient_of_the_heads(
     adversaries = make_adversaries(heads=("token",), strength=0.5)
     hidden, labels = batch(1)
     frame = frame_of(_telling(labels), labels, num_decoys=5)
-    pressure = adversaries.step(frame, hidden, 1)
+    pressure = adversaries.step(frame, hidden, StepContext(1))
     rows = frame.rows.clone().requires_grad_()
     asked = torch.ones_like(labels, dtype=torch.bool)
     asked[:, -5:], asked[0, 0] = False, False
@@ -80,7 +80,7 @@ def test_pressure_reaches_the_encoder_and_its_value_does_not(
     hidden, labels = batch(1)
     encoder = torch.nn.Linear(hidden.shape[-1], ROW_WIDTH)
     rows = encoder(hidden)
-    pressure = make_adversaries(**ALL).step(frame_of(rows, labels), hidden, 1)
+    pressure = make_adversaries(**ALL).step(frame_of(rows, labels), hidden, StepContext(1))
     assert encoder.weight.grad is None, "learning touched the encoder"
     assert pressure.gradient is not None
     expected = torch.einsum("nrd,nrh->dh", pressure.gradient, hidden)
@@ -96,11 +96,12 @@ def test_in_the_warm_up_they_learn_and_the_encoder_feels_nothing(
     frame = frame_of(_telling(labels), labels)
     adversaries = make_adversaries(heads=("token",), warmup_steps=2)
     before = copy.deepcopy(adversaries.networks.state_dict())
-    felt = [adversaries.step(frame, hidden, step).gradient is not None for step in (1, 2, 3)]
+    felt = [adversaries.step(frame, hidden, StepContext(step)).gradient is not None for step in (1, 2, 3)]
     assert felt == [False, False, True]
     assert not torch.equal(adversaries.networks.state_dict()["token.answer.weight"], before["token.answer.weight"])
     assert (
-        make_adversaries(heads=("token",), warmup_steps=2, gram_weight=1.0).step(frame, hidden, 1).gradient is not None
+        make_adversaries(heads=("token",), warmup_steps=2, gram_weight=1.0).step(frame, hidden, StepContext(1)).gradient
+        is not None
     )
 
 
@@ -109,7 +110,7 @@ def test_they_update_as_often_as_told(make_adversaries: MakeAdversaries, batch: 
     hidden, labels = batch(1)
     adversaries = make_adversaries(heads=("property",), updates=3)
     for step in (1, 2):
-        adversaries.step(frame_of(_telling(labels), labels), hidden, step)
+        adversaries.step(frame_of(_telling(labels), labels), hidden, StepContext(step))
     assert adversaries._optimizer is not None
     assert {int(state["step"]) for state in adversaries._optimizer.state.values()} == {6}
 
@@ -121,20 +122,21 @@ def test_a_resumed_run_goes_on_bit_for_bit(
     whole = make_adversaries(**ALL, warmup_steps=3)
     for step in (1, 2):
         hidden, labels = batch(step)
-        whole.step(frame_of(_telling(labels), labels), hidden, step)
+        whole.step(frame_of(_telling(labels), labels), hidden, StepContext(step))
     resumed = make_adversaries(**ALL, warmup_steps=3)
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    resumed.load_state(copy.deepcopy(whole.state()))
     for step in (3, 4, 5):
         hidden, labels = batch(step)
         frame = frame_of(_telling(labels), labels)
-        first, second = whole.step(frame, hidden, step), resumed.step(frame, hidden, step)
+        first, second = whole.step(frame, hidden, StepContext(step)), resumed.step(frame, hidden, StepContext(step))
         assert first.losses == second.losses
         assert first.gradient is not None
         assert second.gradient is not None
         assert torch.equal(first.gradient, second.gradient)
     other = make_adversaries(secret=b"x" * 32, **ALL)
-    weight = "networks", "token.answer.weight"
-    assert not torch.equal(other.state_dict()[weight[0]][weight[1]], resumed.state_dict()[weight[0]][weight[1]])
+    name = "parameter.token.answer.weight"
+    assert not torch.equal(other.state()[name], make_adversaries(**ALL).state()[name])
+    assert torch.equal(make_adversaries(**ALL).state()[name], make_adversaries(**ALL).state()[name])
 
 
 def test_a_frame_without_truth_is_refused(
@@ -143,4 +145,4 @@ def test_a_frame_without_truth_is_refused(
     """There is nothing to ask about; the step is named."""
     hidden, labels = batch(1)
     with pytest.raises(StateError, match="step 7"):
-        make_adversaries(**ALL).step(ProtectedFrame(_telling(labels)), hidden, 7)
+        make_adversaries(**ALL).step(ProtectedFrame(_telling(labels)), hidden, StepContext(7))
