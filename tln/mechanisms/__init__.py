@@ -14,7 +14,4 @@ MECHANISMS: dict[str, MechanismSpec] = {
     for module in (bottleneck, clip_noise, mixup, decoys, permutation, scale_sign, rotation, fixed_grid)
 }
 
-GAUGES = (permutation.SPEC.name, scale_sign.SPEC.name, rotation.SPEC.name)
-"""What an auditor with the run key can undo on recorded rows."""
-
-__all__ = ["GAUGES", "MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]
+__all__ = ["MECHANISMS", "Mechanism", "MechanismInputs", "MechanismSpec", "StackName", "Stage"]

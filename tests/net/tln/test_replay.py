@@ -1,0 +1,204 @@
+"""`tln replay` on bundles of real runs: the gauges come off as the trusted node took them off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner, Result
+
+from splitwire.errors import BundleError, SealError, SettingsError
+from splitwire.sealing import load_sealing_public_key, seal, write_audit_keys
+from splitwire.settings import build
+from splitwire.tls import TlsFiles
+from tln.cli import app
+from tln.context import ProtectedFrame, StepContext
+from tln.finetune import finetune
+from tln.keys import RunKey
+from tln.mechanisms.gauge import Gauge
+from tln.prepare import dependencies_of, load_texts, prepare
+from tln.progress import NoProgress
+from tln.recording import RUN_KEY_FILE, RUN_KEY_PURPOSE
+from tln.replay import replay
+from tln.settings import TlnSettings
+
+STEPS = 3
+GAUGED = ["bottleneck", "clip_noise", "decoys", "permutation", "scale_sign", "rotation"]
+
+
+@dataclass
+class Seen:
+    """What the trusted node had, by (step, hop): rows before and after the gauges, as they were in its memory."""
+
+    rows: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        protect, restore = Gauge.protect, Gauge.restore
+
+        def watched_protect(gauge: Gauge, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
+            if gauge.name == "permutation":
+                self._keep(context.step, "forward", frame.rows)
+            return protect(gauge, frame, context)
+
+        def watched_restore(gauge: Gauge, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
+            restored = restore(gauge, rows, context)
+            if gauge.name == "permutation":
+                self._keep(context.step, "return", restored)
+            return restored
+
+        monkeypatch.setattr(Gauge, "protect", watched_protect)
+        monkeypatch.setattr(Gauge, "restore", watched_restore)
+
+    def _keep(self, step: int, hop: str, rows: torch.Tensor) -> None:
+        self.rows[step, hop] = rows.detach().clone()
+        if rows.requires_grad:
+            gradient_hop = "input_gradient" if hop == "forward" else "backward"
+            rows.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self.rows.__setitem__((step, gradient_hop), gradient.detach().clone())
+            )
+
+
+@dataclass
+class Run:
+    """A recorded run, its auditor's keys, and what the trusted node had in memory."""
+
+    bundle: Path
+    keys: Path
+    seen: Seen
+    config: Path
+
+
+@pytest.fixture
+def run(
+    start_node: Callable[..., Any], pki: dict[str, TlsFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Run]:
+    """run(names, **sections) -> a finished run over the gram stack with these mechanisms."""
+
+    def make(names: list[str], **sections: dict[str, Any]) -> Run:
+        node = start_node()
+        write_audit_keys(tmp_path / "keys")
+        words = ["river", "stone", "walks", "green", "under", "seven", "small", "lamps", "and", "none", "sleeps"]
+        lines = [json.dumps({"id": str(number), "text": " ".join(words[number % 5 :] * 2)}) for number in range(12)]
+        (tmp_path / "text.jsonl").write_text("\n".join(lines))
+        tree: dict[str, Any] = {
+            "model": {"source": node.settings.model.source, "first_layer": 2, "last_layer": 4},
+            "connection": {
+                "address": node.settings.listen,
+                "tls": {name: str(path) for name, path in vars(pki["tln"]).items()},
+            },
+            "stack": {"kind": "gram", "gram": {"radial": False, "sign_invariant": True}},
+            "frame": {"mechanisms": names, "bottleneck": {"width": 8}, "input_gradient_clip_norm": 0.0},
+            "gradient": {"policy": "open", "unsafe": True},
+            "corpus": {"path": str(tmp_path / "text.jsonl"), "block_tokens": 6},
+            "train": {"out": str(tmp_path / "out"), "steps": STEPS, "frames_per_step": 4, "max_evaluation_blocks": 2},
+            "record": {"folder": str(tmp_path / "bundle"), "audit_key": str(tmp_path / "keys" / "audit.pub")},
+        }
+        if "decoys" in names:
+            tree["frame"]["decoys"] = {"count": 5, "pool_size": 40}
+        for name, section in sections.items():
+            tree[name] = {**tree.get(name, {}), **section}
+        settings = build(TlnSettings, tree, "test")
+        texts = load_texts(settings.model, settings.corpus)
+        prepare(settings.model, settings.prepare, texts, NoProgress(), dependencies_of(settings.model, texts))
+        seen = Seen()
+        seen.watch(monkeypatch)
+        finetune(settings, NoProgress(), lambda _: None)
+        config = tmp_path / "frame.toml"
+        config.write_text(f"[frame]\nmechanisms = {json.dumps(names)}\n")
+        return Run(tmp_path / "bundle", tmp_path / "keys", seen, config)
+
+    return make
+
+
+def _replay(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["replay", *(str(argument) for argument in arguments)], catch_exceptions=False)
+
+
+def _written(out: Path) -> dict[tuple[int, str], dict[str, torch.Tensor]]:
+    found = {}
+    for file in sorted(out.glob("*/*.safetensors")):
+        step, _, hop = file.stem.partition("-")
+        found[int(step), hop] = safetensors.torch.load_file(file)
+    return found
+
+
+def test_every_gauge_comes_off_as_the_trusted_node_took_it_off(run: Callable[..., Run], tmp_path: Path) -> None:
+    """RETURN and INPUT_GRADIENT rows bit for bit; FORWARD and BACKWARD rows, which the gauges had rounded, closely."""
+    done = run(GAUGED)
+    result = _replay(done.bundle, "--key", done.keys / "audit.key", "--out", tmp_path / "ungauged")
+    assert result.exit_code == 0, result.output
+    written = _written(tmp_path / "ungauged")
+    assert written.keys() == done.seen.rows.keys()
+    assert sum(hop == "backward" for _, hop in written) == STEPS
+    for place, had in done.seen.rows.items():
+        rows = written[place]["rows"]
+        if place[1] in ("return", "input_gradient"):
+            assert torch.equal(rows, had), place
+        else:
+            torch.testing.assert_close(rows, had, rtol=1e-5, atol=1e-5 * float(had.abs().max()))
+
+
+def test_the_truth_comes_in_the_order_of_the_ungauged_rows(run: Callable[..., Run], tmp_path: Path) -> None:
+    """Real rows first and in the order of their text; the command says how many frames it checked."""
+    done = run(GAUGED)
+    result = _replay(done.bundle, "--key", done.keys / "audit.key", "--out", tmp_path / "ungauged")
+    forwards = {place: tensors for place, tensors in _written(tmp_path / "ungauged").items() if place[1] == "forward"}
+    assert f"{len(forwards)} FORWARD frames are those of the truth" in result.stdout
+    for tensors in forwards.values():
+        for real, order in zip(tensors["real"], tensors["order"], strict=True):
+            count = int(real.sum())
+            assert real.tolist() == [1] * count + [0] * (len(real) - count)
+            assert order[:count].tolist() == list(range(count))
+
+
+def test_two_replays_say_the_same(run: Callable[..., Run]) -> None:
+    """Two auditors can compare one line a hop."""
+    done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
+    first, second = (replay(done.bundle, key=done.keys / "audit.key") for _ in range(2))
+    assert first.digests == second.digests
+    assert first.gauges == ("permutation",)
+    assert first.is_order_checked
+    assert first.num_joined == first.num_frames["FORWARD"] > STEPS
+
+
+def test_the_run_key_of_another_run_is_noticed(run: Callable[..., Run], tmp_path: Path) -> None:
+    """The real rows do not come into order, and the message names the step."""
+    done = run(GAUGED)
+    public = load_sealing_public_key(done.keys / "audit.pub")
+    other = tmp_path / "other.sealed"
+    other.write_bytes(seal(RunKey.generate().reveal(), public, RUN_KEY_PURPOSE))
+    with pytest.raises(BundleError, match=r"step \d+ of session [0-9a-f]+: without the permutation"):
+        replay(done.bundle, key=done.keys / "audit.key", run_key=other)
+
+
+def test_what_is_missing_is_named(run: Callable[..., Run], tmp_path: Path) -> None:
+    """Run key, truth, the right audit key, a gauge, an empty folder: each has its message."""
+    done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
+    key = done.keys / "audit.key"
+    write_audit_keys(tmp_path / "others")
+    with pytest.raises(SealError, match="does not open with this key"):
+        replay(done.bundle, key=tmp_path / "others" / "audit.key")
+    with pytest.raises(SettingsError, match="is not empty"):
+        replay(done.bundle, key=key, out=tmp_path)
+    with pytest.raises(BundleError, match=r"has no gauge to undo: frame\.mechanisms has none of permutation"):
+        replay(done.bundle, key=key, settings={"frame": {"mechanisms": ["bottleneck"]}})
+    (done.bundle / "truth.sealed").unlink()
+    unchecked = _replay(done.bundle, "--key", key, "--config", done.config)
+    assert unchecked.exit_code == 4
+    assert "no truth: nothing tells whether the run key is that of this run" in unchecked.stderr
+    (done.bundle / RUN_KEY_FILE).unlink()
+    with pytest.raises(BundleError, match=r"run-key\.sealed is missing"):
+        replay(done.bundle, key=key)
+
+
+def test_a_recorder_that_knows_no_mechanisms_is_named(run: Callable[..., Run]) -> None:
+    """As the tap, whose bundle tells the tap's own settings."""
+    done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
+    with pytest.raises(BundleError, match="does not know the frame's mechanisms"):
+        replay(done.bundle, key=done.keys / "audit.key", settings={})
