@@ -13,13 +13,14 @@ anything crosses.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -29,6 +30,7 @@ from splitwire.backbone import load_tokenizer
 from splitwire.errors import PeerError, RecordingError, SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file
 from tln.calibration import median_gradient_norm
+from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash
 from tln.connect import Connected, PolicyMaker, TrustedParts, connect
 from tln.corpus import Blocks, Membership, split_members
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
@@ -46,6 +48,8 @@ REPORT_FILE = "report.json"
 WEIGHTS_FILE = "trusted.safetensors"
 RUNNING_FILE = ".running"
 SCHEMA_VERSION = 1
+
+Resume = Literal["never", "same_noise", "fresh_noise"]
 
 _CALIBRATION_SCOPE = "calibration"
 _SET_UP_SCOPE = "set-up"
@@ -72,21 +76,32 @@ def finetune(
     announce: Callable[[Mapping[str, Any]], None],
     *,
     transport: Transport | None = None,
+    resume: Resume = "never",
 ) -> Report:
     """Trains against the untrusted node that the settings name and returns the report, which is also in train.out.
 
-    `announce` gets the effective defence before anything crosses. `transport` stands in for the connection.
+    `announce` gets the effective defence before anything crosses. `transport` stands in for the connection. `resume`
+    goes on with the run whose checkpoint is in train.out (tln.checkpoints), with the streams of its first time or, with
+    "fresh_noise", with new ones.
     """
     check_training(settings)
-    _refuse_used(Path(settings.train.out))
-    run_key = RunKey.generate()
+    out = Path(settings.train.out)
+    saved = None if resume == "never" else read_checkpoint(out)
+    if saved is None:
+        _refuse_used(out)
+    run_key = RunKey.generate() if saved is None else saved.run_key
     texts = load_texts(settings.model, settings.corpus, load_tokenizer(settings.model))
-    prepared = load_prepared(settings.model, settings.prepare, dependencies_of(settings.model, texts))
+    dependencies = dependencies_of(settings.model, texts)
+    prepared = load_prepared(settings.model, settings.prepare, dependencies)
+    hashed = run_hash(settings, dependencies)
+    if saved is not None:
+        check_resumable(saved, hashed)
     membership = split_members(
         texts.private, settings.corpus.holdout_ratio, run_key.stream(_SET_UP_SCOPE, 0, "membership")
     )
     with (
-        _results_folder(Path(settings.train.out)) as out,
+        _results_folder(out),
+        _checkpoints(settings.train, run_key, hashed, saved, resume) as checkpoints,
         connect(
             settings,
             mode="training",
@@ -95,32 +110,84 @@ def finetune(
             run_key=run_key,
             announce=announce,
             transport=transport,
+            continuation=None if saved is None else saved.continuation,
+            fresh_noise=resume == "fresh_noise",
         ) as connected,
     ):
-        report = _run(settings, connected, texts, prepared, membership, progress)
+        trainer = _trainer(settings, connected, texts, prepared, membership)
+        keep = _begin(checkpoints, connected, trainer, saved)
+        report = _run(settings, connected, trainer, texts, prepared, membership, progress, keep)
         _write(out, report, connected.model)
         refusal = _save_remotely(settings.train, connected.model)
+        if checkpoints is not None:
+            checkpoints.end(connected.model.crossing)
     if refusal is not None:
         raise refusal
     return report
 
 
+def _trainer(
+    settings: TlnSettings, connected: Connected, texts: Texts, prepared: Prepared, membership: Membership
+) -> Trainer:
+    needs_targets = settings.loss.needs_targets
+    text = TrainingText(texts.private, membership.train, prepared.hidden, prepared.targets if needs_targets else None)
+    public = None
+    if settings.train.public_steps and texts.public is not None:
+        targets = prepared.public_targets if needs_targets else None
+        public = TrainingText(texts.public, torch.arange(len(texts.public)), None, targets)
+    return Trainer(
+        connected.model, settings.train, settings.loss, text, connected.run_key, connected.metrics.time_step, public
+    )
+
+
+@contextmanager
+def _checkpoints(
+    settings: TrainSettings, run_key: RunKey, hashed: str, saved: SavedRun | None, resume: Resume
+) -> Iterator[Checkpoints | None]:
+    """The checkpoints of the run, when it keeps any; what it needs to go on stays when the block fails."""
+    if not settings.checkpoint_every:
+        yield None
+        return
+    checkpoints = Checkpoints(
+        Path(settings.out), run_key, hashed, is_new=saved is None, fresh_noise=resume == "fresh_noise"
+    )
+    try:
+        yield checkpoints
+    except BaseException:
+        checkpoints.abandon()
+        raise
+
+
+def _begin(
+    checkpoints: Checkpoints | None, connected: Connected, trainer: Trainer, saved: SavedRun | None
+) -> Callable[[Trainer], object]:
+    """Puts the trainer where the run goes on; what keeps it from then on."""
+    if checkpoints is None:
+        return lambda _trainer: None
+    crossing = connected.model.crossing
+    if saved is None:
+        checkpoints.begin(crossing, connected.key_scope)
+    else:
+        trainer.load_state(saved.tensors)
+        checkpoints.resume(saved, crossing, connected.key_scope)
+    return lambda trainer: checkpoints.save(crossing, trainer.state(), trainer.num_done)
+
+
 def _run(
     settings: TlnSettings,
     connected: Connected,
+    trainer: Trainer,
     texts: Texts,
     prepared: Prepared,
     membership: Membership,
     progress: Progress,
+    keep: Callable[[Trainer], object],
 ) -> Report:
     model, run_key = connected.model, connected.run_key
-    targets = prepared.targets if settings.loss.needs_targets else None
-    text = TrainingText(texts.private, membership.train, prepared.hidden, targets)
-    trainer = Trainer(model, settings.train, settings.loss, text, run_key, connected.metrics.time_step)
     trainer.prime(progress)
-    history = trainer.train(progress)
+    history = trainer.train(progress, keep)
     utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)
-    steps = settings.train.steps
+    steps = trainer.num_steps
     return Report(
         effective=dict(connected.effective),
         session_hash=model.crossing.session_hash,
@@ -196,28 +263,34 @@ def _refuse_used(folder: Path) -> None:
 def _results_folder(folder: Path) -> Iterator[Path]:
     """The folder, made before the work that is to be kept in it, and this run's alone until it ends.
 
-    A marker that can be made once only keeps a second run out. When the work fails the folder goes again, unless
-    results are in it.
+    The lock on a marker keeps a second run out, and goes with the process. When the work fails the folder goes again,
+    unless results or a checkpoint are in it.
     """
     make_private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise SettingsError(f"train.out {folder} cannot be written", remedy="name a new folder, or change its owner")
     marker = folder / RUNNING_FILE
+    lock = os.open(marker, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        marker.touch(mode=0o600, exist_ok=False)
-    except FileExistsError:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
         raise SettingsError(
-            f"train.out {folder} belongs to a run that has not ended",
-            remedy=f"name a new folder; if no run uses it, remove {marker}",
+            f"train.out {folder} belongs to a run that has not ended", remedy="name a new folder, or wait"
         ) from None
     try:
         yield folder
     except BaseException:
-        marker.unlink(missing_ok=True)
+        _release(marker, lock)
         with suppress(OSError):  # stays when results are in it
             folder.rmdir()
         raise
+    _release(marker, lock)
+
+
+def _release(marker: Path, lock: int) -> None:
     marker.unlink(missing_ok=True)
+    os.close(lock)
 
 
 def _save_remotely(settings: TrainSettings, model: SplitModelForCausalLM) -> PeerError | None:
@@ -263,6 +336,7 @@ def as_tree(report: Report) -> dict[str, Any]:
         "first_loss": history.loss[0],
         "final_loss": mean_of_last(history.loss),
         "loss_by_step": history.loss,
+        "public_loss_by_step": history.public_loss,
         "distillation_by_step": history.distillation,
         "cross_entropy_by_step": history.cross_entropy,
         "train_seconds": history.seconds,

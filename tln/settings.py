@@ -1,7 +1,7 @@
 """Everything a trusted node is told, in sections, and which combinations are refused.
 
-    [model] [connection] [stack] [frame] [gradient] [corpus] [loss] [prepare] [train] [record]
-    [metrics]
+    [model] [connection] [stack] [frame] [gradient] [corpus] [loss] [adversaries] [prepare] [train]
+    [record] [metrics]
 
 Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
 that need two sections: what a stack cannot take, and settings that would be without effect. A setting that claims
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
+from tln.adversaries import AdversarySettings, check_adversaries
 from tln.corpus import CorpusSettings, check_corpus
 from tln.gradient_policy import GradientSettings, check_gradient
 from tln.losses import LossSettings, check_loss
@@ -38,6 +39,7 @@ class TlnSettings:
     gradient: GradientSettings = field(default_factory=GradientSettings)
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     loss: LossSettings = field(default_factory=LossSettings)
+    adversaries: AdversarySettings = field(default_factory=AdversarySettings)
     prepare: PrepareSettings = field(default_factory=PrepareSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
@@ -69,8 +71,10 @@ def check_training(settings: TlnSettings) -> None:
     check_training_session(settings)
     check_corpus(settings.corpus)
     check_loss(settings.loss)
+    check_adversaries(settings.adversaries, settings.frame.mechanisms)
     check_train(settings.train)
     check_prepare(settings.prepare)
+    _check_public_phase(settings)
     _check_folders(settings)
 
 
@@ -102,6 +106,14 @@ def check_training_session(settings: TlnSettings) -> None:
         )
     check_gradient(settings.gradient)
     _check_shared(settings)
+
+
+def _check_public_phase(settings: TlnSettings) -> None:
+    if settings.train.public_steps and not settings.corpus.public_path:
+        raise SettingsError(
+            f"train.public_steps is {settings.train.public_steps} and corpus.public_path is empty",
+            remedy="name public text (and corpus.public_blocks = 0 for all of it), or set train.public_steps = 0",
+        )
 
 
 def _check_folders(settings: TlnSettings) -> None:

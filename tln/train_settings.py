@@ -11,6 +11,17 @@ _MAX_FRAMES = 1 << 16
 """Far more than one message can hold."""
 
 
+_COUNTS_AND_RATES = (
+    "remote_learning_rate",
+    "weight_decay",
+    "warmup_steps",
+    "max_gradient_norm",
+    "max_evaluation_blocks",
+    "public_steps",
+    "checkpoint_every",
+)
+
+
 @dataclass(frozen=True)
 class PrepareSettings:
     """Where `tln prepare` keeps what it computed; empty means the model cache. Private activations: files 0600."""
@@ -45,6 +56,10 @@ class TrainSettings:
     """Steps over which learning rates rise to their full value."""
     max_gradient_norm: float = 0.0
     """Each node clips its own accumulated gradients to this norm; 0 for no clipping."""
+    public_steps: int = 0
+    """Optimizer steps on the public text before those on the private one; corpus.public_blocks bounds that text."""
+    checkpoint_every: int = 0
+    """Steps between two checkpoints on both nodes, for --resume; 0 keeps none. The untrusted node needs a folder."""
     train_head: bool = False
     """Whether the first layers are trained too."""
     train_tail: bool = False
@@ -71,7 +86,7 @@ def check_train(settings: TrainSettings) -> None:
         )
     if settings.learning_rate <= 0:
         raise SettingsError(f"train.learning_rate is {settings.learning_rate}", remedy="use a number above 0")
-    for name in ("remote_learning_rate", "weight_decay", "warmup_steps", "max_gradient_norm", "max_evaluation_blocks"):
+    for name in _COUNTS_AND_RATES:
         if getattr(settings, name) < 0:
             raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use 0 (off) or more")
     if settings.remote_checkpoint and not LABEL_PATTERN.fullmatch(settings.remote_checkpoint):

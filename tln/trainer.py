@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from tln.checkpoints import Stateful
 from tln.context import StepContext
 from tln.corpus import Blocks
 from tln.keys import RunKey
@@ -35,23 +36,37 @@ ORDER_SCOPE = "order"
 class TrainingText:
     """Blocks [N, T], the numbers of those that train, what the frozen head makes of them, and their targets.
 
-    `hidden` and `targets` are [N, T, H]; targets are None without distillation.
+    `hidden` and `targets` are [N, T, H]; `hidden` is None where the head runs in every step, targets without
+    distillation.
     """
 
     blocks: Blocks
     members: torch.Tensor
-    hidden: torch.Tensor
+    hidden: torch.Tensor | None
     targets: torch.Tensor | None
 
 
 @dataclass
 class History:
-    """One entry a step: loss a frame and its parts, in nats or squared error. TLN only."""
+    """One entry a step: loss a frame and its parts, in nats or squared error. TLN only.
+
+    Steps of the public phase are in `public_loss` and in `seconds`, and nowhere else.
+    """
 
     loss: list[float] = field(default_factory=list)
     distillation: list[float] = field(default_factory=list)
     cross_entropy: list[float] = field(default_factory=list)
+    public_loss: list[float] = field(default_factory=list)
     seconds: float = 0.0
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint, in float64."""
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in vars(self).items()}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """What `state` gave."""
+        for name in vars(self):
+            setattr(self, name, tensors[name].tolist())
 
 
 class Trainer:
@@ -68,8 +83,12 @@ class Trainer:
         text: TrainingText,
         run_key: RunKey,
         time_step: Callable[[float], object] = lambda _seconds: None,
+        public: TrainingText | None = None,
     ) -> None:
         self.model = model
+        self.public = public
+        self.history = History()
+        self.num_done = 0
         self.settings = settings
         self.loss = loss
         self.text = text
@@ -82,36 +101,110 @@ class Trainer:
         )
 
     def prime(self, progress: Progress) -> None:
-        """Fills the decoy pool with rows of training text. Nothing crosses."""
+        """Fills the decoy pool with rows of the text that is trained on first. Nothing crosses."""
         pipeline = self.model.pipeline
-        batches = self._batches("prime")
+        text = self.public or self.text
+        batches = self._batches("prime", text)
         if not pipeline.is_ready:
             progress.begin("decoy pool", 0)
         while not pipeline.is_ready:
             chosen = next(batches)
-            pipeline.prime(self._hidden(chosen).detach(), self._context(chosen, step=0))
+            pipeline.prime(self._hidden(text, chosen).detach(), self._context(text, chosen, step=0))
             progress.advance(len(chosen))
 
-    def train(self, progress: Progress) -> History:
-        """Takes all steps; the loss of each is in the history."""
-        history, started = History(), time.monotonic()
-        progress.begin("training", self.settings.steps)
-        batches = self._batches("train")
-        for step in range(self.settings.steps):
-            began = time.monotonic()
-            self._step(next(batches), learning_rate_factor(step, self.settings.warmup_steps), history)
-            self._time_step(time.monotonic() - began)
-            progress.advance(1, f"loss {history.loss[-1]:.4f}")
-        history.seconds = time.monotonic() - started
-        return history
+    def train(self, progress: Progress, keep: Callable[[Trainer], object] = lambda _trainer: None) -> History:
+        """Takes the steps that are not done yet, those on public text first; the loss of each is in the history.
 
-    def _step(self, chosen: torch.Tensor, factor: float, history: History) -> None:
-        context = self._context(chosen, step=self.model.crossing.reserve_step())
-        restored = restored_rows(self.model, self._hidden(chosen), context)
-        target = None if self.text.targets is None else self.text.targets[chosen].to(restored.device)
-        value = private_loss(self.model.tail, restored, target, self.text.blocks.labels[chosen], self.loss)
+        `keep` is called every `checkpoint_every` steps, before the first and after the last.
+        """
+        for text, last in ((self.public, self.settings.public_steps), (self.text, self.num_steps)):
+            if text is not None and self.num_done < last:
+                self._phase(text, last, progress, keep)
+        keep(self)
+        return self.history
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the next step depends on beside settings, texts and run key. TLN only."""
+        tensors = {"num_done": torch.tensor(self.num_done), "torch_rng": torch.get_rng_state()}
+        for name, parameter in self._trained().items():
+            tensors[f"parameter.{name}"] = parameter
+            moments = self.optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
+        for owner, part in self._parts().items():
+            tensors |= {f"{owner}.{name}": value for name, value in part.state().items()}
+        return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes the state of an equal trainer."""
+        self.num_done = int(tensors["num_done"])
+        torch.set_rng_state(tensors["torch_rng"])
+        with torch.no_grad():
+            for name, parameter in self._trained().items():
+                parameter.copy_(tensors[f"parameter.{name}"])
+                # AdamW counts steps on the host, whatever the device of the parameter
+                moments = {
+                    key: value.clone() if key == "step" else value.to(parameter)
+                    for key, value in _below(tensors, f"optimizer.{name}").items()
+                }
+                if moments:
+                    self.optimizer.state[parameter] = moments
+        for owner, part in self._parts().items():
+            part.load_state(_below(tensors, owner))
+
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad and parameter.numel()
+        }
+
+    def _parts(self) -> dict[str, Stateful]:
+        """By name, what keeps something from step to step beside parameters."""
+        candidates: dict[str, object] = {"history": self.history, "policy": self.model.crossing.policy}
+        candidates |= {f"mechanism.{part.name}": part for part in self.model.pipeline.mechanisms}
+        return {name: part for name, part in candidates.items() if isinstance(part, Stateful)}
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of both phases."""
+        return self.settings.public_steps + self.settings.steps
+
+    def _phase(self, text: TrainingText, last: int, progress: Progress, keep: Callable[[Trainer], object]) -> None:
+        first = 0 if text is self.public else self.settings.public_steps
+        progress.begin("public training" if text is self.public else "training", last - first)
+        progress.advance(self.num_done - first)
+        batches = self._batches("train", text)
+        for _ in range(first, self.num_done):
+            next(batches)
+        every = self.settings.checkpoint_every
+        while self.num_done < last:
+            if every and self.num_done % every == 0:
+                keep(self)
+            began = time.monotonic()
+            self._step(text, next(batches))
+            seconds = time.monotonic() - began
+            self.num_done, self.history.seconds = self.num_done + 1, self.history.seconds + seconds
+            self._time_step(seconds)
+            progress.advance(1, self._note(text, seconds))
+
+    def _note(self, text: TrainingText, seconds: float) -> str:
+        history = self.history
+        loss = (history.public_loss if text is self.public else history.loss)[-1]
+        num_tokens = self.settings.frames_per_step * text.blocks.tokens.shape[1]
+        return f"loss {loss:.4f}, {num_tokens / seconds:.0f} tokens/s"
+
+    def _step(self, text: TrainingText, chosen: torch.Tensor) -> None:
+        history = self.history
+        factor = learning_rate_factor(self.num_done, self.settings.warmup_steps)
+        context = self._context(text, chosen, step=self.model.crossing.reserve_step())
+        restored = restored_rows(self.model, self._hidden(text, chosen), context)
+        target = None if text.targets is None else text.targets[chosen].to(restored.device)
+        value = private_loss(self.model.tail, restored, target, text.blocks.labels[chosen], self.loss)
         value.total.backward()  # type: ignore[no-untyped-call]
         self._update(factor)
+        if text is self.public:
+            history.public_loss.append(value.total.item() / len(chosen))
+            return
         history.loss.append(value.total.item() / len(chosen))
         history.distillation.append(value.distillation)
         history.cross_entropy.append(value.cross_entropy)
@@ -128,32 +221,33 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def _hidden(self, chosen: torch.Tensor) -> torch.Tensor:
+    def _hidden(self, text: TrainingText, chosen: torch.Tensor) -> torch.Tensor:
         head = self.model.head
-        if any(parameter.requires_grad for parameter in head.parameters()):
-            hidden: torch.Tensor = head(self.text.blocks.tokens[chosen].to(head.device))
+        if text.hidden is None or any(parameter.requires_grad for parameter in head.parameters()):
+            hidden: torch.Tensor = head(text.blocks.tokens[chosen].to(head.device))
             return hidden
-        return self.text.hidden[chosen].to(head.device)
+        return text.hidden[chosen].to(head.device)
 
-    def _context(self, chosen: torch.Tensor, step: int) -> StepContext:
-        blocks = self.text.blocks
+    def _context(self, text: TrainingText, chosen: torch.Tensor, step: int) -> StepContext:
+        blocks = text.blocks
         return StepContext(
             step,
             mode="train",
             tokens=blocks.tokens[chosen],
             labels=blocks.labels[chosen],
-            documents=blocks.documents[chosen],
+            documents=None if text is self.public else blocks.documents[chosen],
         )
 
-    def _batches(self, purpose: str) -> Iterator[torch.Tensor]:
+    def _batches(self, purpose: str, text: TrainingText) -> Iterator[torch.Tensor]:
         """Block numbers of one step after the other; every epoch in a fresh order, batches never smaller."""
         size, left = self.settings.frames_per_step, torch.empty(0, dtype=torch.int64)
         epoch = 0
         while True:
             while len(left) < size:
-                stream = self._run_key.stream(ORDER_SCOPE, epoch, purpose)
-                order = torch.from_numpy(stream.permutations(1, len(self.text.members))[0])
-                left, epoch = torch.cat((left, self.text.members[order])), epoch + 1
+                name = f"public {purpose}" if text is self.public else purpose
+                stream = self._run_key.stream(ORDER_SCOPE, epoch, name)
+                order = torch.from_numpy(stream.permutations(1, len(text.members))[0])
+                left, epoch = torch.cat((left, text.members[order])), epoch + 1
             yield left[:size]
             left = left[size:]
 
@@ -167,6 +261,11 @@ def freeze_parts(model: SplitModelForCausalLM, settings: TrainSettings) -> None:
     if settings.train_tail:
         model.tail.requires_grad_(True)
     model.train(mode=False)
+
+
+def _below(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
+    """The tensors of one owner, by their own names."""
+    return {name.removeprefix(f"{owner}."): value for name, value in tensors.items() if name.startswith(f"{owner}.")}
 
 
 def learning_rate_factor(step: int, warmup_steps: int) -> float:

@@ -35,7 +35,7 @@ def _trainer(num_blocks: int, frames_per_step: int, secret: bytes = bytes(32)) -
 
 
 def _take(trainer: Trainer, count: int) -> list[torch.Tensor]:
-    batches = trainer._batches("train")
+    batches = trainer._batches("train", trainer.text)
     return [next(batches) for _ in range(count)]
 
 
