@@ -32,7 +32,9 @@ class StepContext:
 
     `row_lengths` is empty when every sequence fills all T positions; `padding_side` is then "". `tokens` and
     `labels` (the token after each position, NO_LABEL for none) are int64 [B, T]; `documents` is int64 [B], indices
-    into the truth file's documents table.
+    into the truth file's documents table. The last `num_replayed` sequences are earlier blocks that stand in for
+    decoys; of sequence b only the first `real_lengths[b]` rows are sent (None: all). `priming` numbers the batches that
+    fill pools before the first step and do not cross.
     """
 
     step: int
@@ -43,6 +45,9 @@ class StepContext:
     tokens: torch.Tensor | None = None
     labels: torch.Tensor | None = None
     documents: torch.Tensor | None = None
+    num_replayed: int = 0
+    real_lengths: torch.Tensor | None = None
+    priming: int = 0
     stash: dict[str, Any] = field(default_factory=dict)
 
 

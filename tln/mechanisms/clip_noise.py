@@ -69,7 +69,8 @@ class NoiseRows(Mechanism):
 
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
         """Rows plus noise of the stream (session, step)."""
-        noise = self._keys.stream(context.step, "forward-noise").gaussian_like(frame.rows, self.sigma)
+        purpose = f"forward-noise-priming-{context.priming}" if context.priming else "forward-noise"
+        noise = self._keys.stream(context.step, purpose).gaussian_like(frame.rows, self.sigma)
         return ProtectedFrame(frame.rows + noise, frame.truth)
 
     def describe(self) -> Description:

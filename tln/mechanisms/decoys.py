@@ -30,6 +30,7 @@ from splitwire.errors import SettingsError, StateError
 from tln.context import ProtectedFrame, RowTruth, StepContext
 from tln.keys import FrameKeys
 from tln.mechanisms.base import (
+    BatchDemand,
     Description,
     Mechanism,
     MechanismInputs,
@@ -39,6 +40,8 @@ from tln.mechanisms.base import (
     join_truth,
     map_truth,
 )
+from tln.mechanisms.matched_gradient import MatchedGradient
+from tln.mechanisms.permutation import take_rows
 from tln.mechanisms.pool import DecoyPool
 
 DecoyKind = Literal["recycled", "reencoded", "published"]
@@ -109,15 +112,18 @@ class DecoyRows(Mechanism):
         context.stash[self.name] = length
         if context.mode == "train":
             self.absorb(frame)
-        joined = _join(frame, rows[:, :wanted].to(frame.rows), map_truth_of(truth, wanted), dim=1)
+        joined = _join(frame, rows.to(frame.rows), truth, dim=1)
         if context.real_lengths is None:
             return joined
-        sent = torch.arange(joined.rows.shape[1]) < (context.real_lengths.cpu() + 0).unsqueeze(1)
-        return joined
+        return _substitute(joined, context.real_lengths.cpu(), length, self.block_tokens + self.count)
 
     def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
         """The real rows [N, T, D]."""
         return rows[:, : context.stash.pop(self.name)]
+
+    def demand(self, num_real: int) -> BatchDemand | None:
+        """A varying number of real rows, where the settings say so."""
+        return BatchDemand(num_real, min_real_rows=self.min_real_rows) if self.min_real_rows else None
 
     def absorb(self, frame: ProtectedFrame) -> None:
         """Puts every row of the frame into the pool."""
@@ -219,6 +225,17 @@ def _join(frame: ProtectedFrame, rows: torch.Tensor, truth: RowTruth, dim: int) 
     return ProtectedFrame(torch.cat((frame.rows, rows), dim), known)
 
 
+def _substitute(joined: ProtectedFrame, real_lengths: torch.Tensor, length: int, size: int) -> ProtectedFrame:
+    """The first `size` rows, with spare decoys in place of the rows from real_lengths[n] to `length` of frame n."""
+    places = torch.arange(size).expand(len(real_lengths), size)
+    unsent = (places >= real_lengths.unsqueeze(1)) & (places < length)
+    chosen = torch.where(unsent, places + size, places)
+    return ProtectedFrame(
+        take_rows(joined.rows, chosen.to(joined.rows.device)),
+        map_truth(joined.truth, lambda values: values.gather(1, chosen)),
+    )
+
+
 def _check(settings: DecoySettings, stack: StackName) -> None:
     if settings.count < 1:
         raise SettingsError(
@@ -230,18 +247,79 @@ def _check(settings: DecoySettings, stack: StackName) -> None:
             f"frame.decoys.pool_size {settings.pool_size} is too small for {settings.count} decoys",
             remedy=f"use at least {2 * settings.count} {unit}",
         )
+    if settings.min_real_rows < 0:
+        raise SettingsError(
+            f"frame.decoys.min_real_rows is {settings.min_real_rows}", remedy="use 0 (all rows) or a number of rows"
+        )
+    if stack == "transformer":
+        _check_sequences(settings)
+
+
+def _check_sequences(settings: DecoySettings) -> None:
+    if settings.kind == "reencoded":
+        raise SettingsError(
+            "frame.decoys.kind 'reencoded' has no encoder on the transformer stack",
+            remedy="use 'recycled', which is the same there",
+        )
+    if settings.min_real_rows:
+        raise SettingsError(
+            "frame.decoys.min_real_rows is set and the transformer stack takes whole sequences",
+            remedy="remove it, or set stack.kind = 'gram'",
+        )
 
 
 def _build(settings: DecoySettings, inputs: MechanismInputs) -> list[Mechanism]:
-    if inputs.stack == "transformer":
-        return [DecoySequences(settings, inputs.keys)]
-    frame_rows = inputs.block_tokens + settings.count
+    if inputs.decoy_loss == "replay" and settings.kind == "published":
+        raise SettingsError(
+            "frame.decoys.kind is 'published' and gradient.policy 'replay' re-sends nothing that was released",
+            remedy="choose another gradient policy, or the kind 'recycled'",
+        )
+    decoys = _sequences(settings, inputs) if inputs.stack == "transformer" else _rows(settings, inputs)
+    if inputs.decoy_loss == "matched":
+        return [decoys, MatchedGradient(settings.pool_size, inputs.stack, inputs.keys)]
+    return [decoys]
+
+
+def _sequences(settings: DecoySettings, inputs: MechanismInputs) -> Mechanism:
+    from tln.mechanisms.replay import ReplayedSequences  # noqa: PLC0415 - it builds on this module
+
+    kind = ReplayedSequences if inputs.decoy_loss == "replay" else DecoySequences
+    return kind(settings, inputs.keys)
+
+
+def _rows(settings: DecoySettings, inputs: MechanismInputs) -> Mechanism:
+    from tln.mechanisms.replay import ReplayedRows  # noqa: PLC0415 - it builds on this module
+
+    block = inputs.block_tokens
+    frame_rows = block + settings.count + (block if settings.min_real_rows else 0)
     if settings.pool_size < frame_rows:
         raise SettingsError(
             f"frame.decoys.pool_size {settings.pool_size} cannot fill a frame of {frame_rows} rows",
             remedy="use a pool of several frames, such as 8192",
         )
-    return [DecoyRows(settings, inputs.block_tokens, inputs.keys)]
+    if settings.min_real_rows >= block:
+        raise SettingsError(
+            f"frame.decoys.min_real_rows is {settings.min_real_rows} and a block has {block} rows",
+            remedy="use fewer, or 0 to send all rows always",
+        )
+    if inputs.decoy_loss == "replay":
+        _check_replayed_rows(settings, block)
+        return ReplayedRows(settings, block, inputs.keys)
+    return DecoyRows(settings, block, inputs.keys)
+
+
+def _check_replayed_rows(settings: DecoySettings, block: int) -> None:
+    if settings.count % block:
+        near = max(block, settings.count // block * block)
+        raise SettingsError(
+            f"frame.decoys.count is {settings.count} and gradient.policy 'replay' fills frames with blocks of {block}",
+            remedy=f"use a multiple of {block} (corpus.block_tokens), such as {near}",
+        )
+    if settings.min_real_rows:
+        raise SettingsError(
+            "frame.decoys.min_real_rows is set and gradient.policy 'replay' sends whole blocks",
+            remedy="remove it, or choose another gradient policy",
+        )
 
 
 SPEC = MechanismSpec(
