@@ -21,6 +21,7 @@ from splitwire.backbone import ModelSettings, identity, load_config, load_genera
 from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.settings import settings_hash, to_tree
 from splitwire.v1 import stack_pb2
+from tln.adversaries import describe_adversaries
 from tln.gradient_policy import GradientPolicy
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
@@ -95,7 +96,7 @@ def connect(
     of its scope, or with `fresh_noise` under those of the new session.
     """
     run_key = run_key or RunKey.generate()
-    keys = FrameKeys(run_key)
+    keys = FrameKeys(run_key, ratchet_steps=settings.keys.ratchet_steps)
     config = load_config(settings.model)
     pipeline = frame_pipeline(settings, keys, run_key, int(config.hidden_size))
     head, tail = load_head_and_tail(settings.model)
@@ -123,6 +124,9 @@ def connect(
             grid_scale=pipeline.grid_scale,
         )
         keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
+        if settings.keys.ratchet_steps:
+            keys.forget()
+            run_key.step_down()  # sealed by now; nothing here can derive an earlier epoch
         if recording is not None:
             recording.follow(crossing)
         model = SplitModelForCausalLM(
@@ -180,11 +184,10 @@ def request_for(settings: TlnSettings, mode: SessionMode) -> stack_pb2.OpenSessi
 
 def effective_settings(settings: TlnSettings, pipeline: FramePipeline, policy: GradientPolicy | None) -> dict[str, Any]:
     """What a bundle tells about the run: settings, their hash, and the defence in force."""
-    return {
-        "settings": to_tree(settings),
-        "settings_hash": settings_hash(settings),
-        "defence": {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()},
-    }
+    defence = {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()}
+    if policy is not None and settings.adversaries.is_on:
+        defence["adversaries"] = describe_adversaries(settings.adversaries)
+    return {"settings": to_tree(settings), "settings_hash": settings_hash(settings), "defence": defence}
 
 
 def truth_facts(model: ModelSettings, config: Any) -> dict[str, Any]:

@@ -50,14 +50,22 @@ class FrameSettings:
     scale_sign: ScaleSignSettings = field(default_factory=ScaleSignSettings)
 
 
+RELEASED = "released"
+"""Where a context's stash holds the frame as it was before any row was placed or gauged, when somebody asked for it."""
+
+
 class FramePipeline(nn.Module):
-    """Mechanisms sorted by stage. Lives on the trusted node."""
+    """Mechanisms sorted by stage. Lives on the trusted node.
+
+    With `keeps_released` every protected frame is also left in the context as it was before the gauges.
+    """
 
     def __init__(self, mechanisms: Sequence[Mechanism] = (), input_gradient_clip_norm: float = 0.0) -> None:
         super().__init__()
         ordered: list[Mechanism] = sorted(mechanisms, key=lambda mechanism: mechanism.stage)
         self.mechanisms = nn.ModuleList(ordered)
         self.input_gradient_clip_norm = input_gradient_clip_norm
+        self.keeps_released = False
 
     @property
     def is_ready(self) -> bool:
@@ -73,6 +81,10 @@ class FramePipeline(nn.Module):
         frame = ProtectedFrame(hidden_BTH, truth_of(context))
         for mechanism in self._ordered():
             frame = mechanism.protect(frame, context)
+            if self.keeps_released and mechanism.stage <= Stage.RESEND:
+                # a view of its own, so that the clip below is for what the untrusted node sends back alone
+                context.stash[RELEASED] = frame
+                frame = ProtectedFrame(frame.rows.view_as(frame.rows), frame.truth)
         clip = self.input_gradient_clip_norm
         if clip and len(self.mechanisms) and frame.rows.requires_grad:
             frame.rows.register_hook(lambda gradient: clip_rows(gradient, clip))  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ Source: secret mixup of seed 003 (released = .75 z + .25 decoy). It is no certif
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +59,8 @@ class Mixup(Mechanism):
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
         """share * row + (1 - share) * partner, [N, R, D]. Training rows then enter the pool, as they were."""
         num, length = frame.rows.shape[:2]
-        drawn = self._keys.stream(context.step, self.name).uniforms(num, length) * self.pool.capacity
+        purpose = f"{self.name}-priming-{context.priming}" if context.priming else self.name
+        drawn = self._keys.stream(context.step, purpose).uniforms(num, length) * self.pool.capacity
         partners, _ = self.pool.take(torch.from_numpy(drawn).long())
         partners = (1.0 - self.share) * partners.to(frame.rows)
         context.stash[self.name] = partners
@@ -74,6 +76,14 @@ class Mixup(Mechanism):
     def absorb(self, frame: ProtectedFrame) -> None:
         """Puts every row of the frame into the pool."""
         self.pool.add(frame.rows.flatten(0, 1), map_truth(frame.truth, lambda values: values.flatten(0, 1)))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The pool, for a checkpoint. TLN only."""
+        return self.pool.state()
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The pool of a checkpoint."""
+        self.pool.load_state(tensors)
 
     def describe(self) -> Description:
         """Share and pool size."""
