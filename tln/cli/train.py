@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from splitwire.errors import SettingsError
 from splitwire.settings import render
 from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings
 
 if TYPE_CHECKING:
-    from tln.finetune import Report
+    from tln.finetune import Report, Resume
     from tln.settings import TlnSettings
 
 
@@ -27,27 +28,33 @@ def command(
     print_settings: PrintSettings = False,
     out: Annotated[Path | None, typer.Option(help="New folder for the results; same as train.out.")] = None,
     record: Annotated[Path | None, typer.Option(help="Folder for a wire bundle of this run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in train.out.")] = False,
+    fresh_noise: Annotated[
+        bool, typer.Option("--fresh-noise", help="With --resume: new noise for the steps that are taken again.")
+    ] = False,
 ) -> None:
     """Fine-tune with the middle of the model on the untrusted node."""
+    if fresh_noise and not resume:
+        raise SettingsError("--fresh-noise is given without --resume", remedy="give both, or neither")
     named = (("train.out", out), ("record.folder", record))
     settings = effective_settings(config, pairs, _given(named), preset)
     if print_settings:
         typer.echo(render(settings))
         return
-    _show(settings, _train(settings))
+    _show(settings, _train(settings, "never" if not resume else "fresh_noise" if fresh_noise else "same_noise"))
 
 
 def _given(named: Iterable[tuple[str, Path | None]]) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in named if value is not None]
 
 
-def _train(settings: TlnSettings) -> Report:
+def _train(settings: TlnSettings, resume: Resume) -> Report:
     from tln.cli.display import rich_progress, start_logging
     from tln.finetune import finetune
 
     start_logging()
     with rich_progress() as progress:
-        return finetune(settings, progress, announce)
+        return finetune(settings, progress, announce, resume=resume)
 
 
 def announce(defence: Mapping[str, Any]) -> None:
