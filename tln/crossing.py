@@ -21,6 +21,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -59,6 +60,27 @@ class ForwardListener(Protocol):
         """`messages` are the bytes that will cross."""
 
 
+@dataclass(frozen=True)
+class Outgoing:
+    """Serialized messages of one tensor, where they belong, and the tensor whose shape the answer must have."""
+
+    messages: Sequence[bytes]
+    route: Route
+    like: torch.Tensor
+
+
+@dataclass
+class StepCounter:
+    """Numbers the steps of a session, or of several sessions that share it."""
+
+    last: int = 0
+
+    def take(self) -> int:
+        """The next number."""
+        self.last += 1
+        return self.last
+
+
 class Crossing:
     """A session's tensors and control messages. Made by tln.session.open_crossing once the session is granted."""
 
@@ -85,7 +107,7 @@ class Crossing:
         self._max_frame_bytes = max_frame_bytes
         self._chunk_bytes = chunk_bytes
         self._grid_scale = grid_scale
-        self._last_step = 0
+        self.steps = StepCounter()
         self._last_cache_id = 0
         self._deferred: deque[stack_pb2.Control] = deque()
 
@@ -97,18 +119,18 @@ class Crossing:
     @property
     def last_step(self) -> int:
         """The step that was taken last; 0 before the first."""
-        return self._last_step
+        return self.steps.last
 
     def continue_after(self, step: int) -> None:
         """Numbers the steps of a session that goes on with a run from there. StateError once a step was taken."""
-        if self._last_step:
-            raise StateError(f"step {self._last_step} was taken", remedy="continue before anything crosses")
-        self._last_step = step
+        if self.steps.last:
+            raise StateError(f"step {self.steps.last} was taken", remedy="continue before anything crosses")
+        self.steps.last = step
 
     def reserve_step(self) -> int:
         """The next step number. Tells the peer first what it may free."""
         self.flush()
-        return self._next_step()
+        return self.steps.take()
 
     def cross(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None = None) -> torch.Tensor:
         """What the peer makes of rows [B, T, D]: same shape, dtype and device. Differentiable in mode "train".
@@ -188,7 +210,8 @@ class Crossing:
         self._deferred.clear()
         self.transport.close()
 
-    def _forward(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+    def outgoing_rows(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> Outgoing:
+        """The FORWARD frame of rows [B, T, D], of which the listeners have been told. To be sent once, by `send`."""
         header = stack_pb2.FrameHeader(
             hop=channels_pb2.HOP_FORWARD,
             step=context.step,
@@ -201,9 +224,16 @@ class Crossing:
         messages = self._encode(header, rows, self._grid_scale)
         for listener in self.forward_listeners:
             listener(context, truth, messages)
-        return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows)
+        return Outgoing(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows)
 
-    def _backward(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+    def outgoing_gradient(self, released: torch.Tensor, context: StepContext) -> Outgoing:
+        """The BACKWARD frame of a gradient that the policy has released."""
+        header = stack_pb2.FrameHeader(hop=channels_pb2.HOP_BACKWARD, step=context.step, dtype=self._request_dtype)
+        route = Route(context.step, header.hop, channels_pb2.HOP_INPUT_GRADIENT)
+        return Outgoing(self._encode(header, released), route, released)
+
+    def released(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """What the policy lets cross of a gradient; asked once a step. SettingsError without a policy."""
         if self.policy is None:
             raise SettingsError(
                 "a gradient is due and no gradient policy is set", remedy="choose a policy in the [gradient] section"
@@ -214,9 +244,29 @@ class Crossing:
                 f"the gradient policy turned shape {list(gradient.shape)} into {list(released.shape)}",
                 remedy="use a policy that keeps the shape",
             )
-        header = stack_pb2.FrameHeader(hop=channels_pb2.HOP_BACKWARD, step=context.step, dtype=self._request_dtype)
-        messages = self._encode(header, released)
-        return self._exchange(messages, Route(context.step, header.hop, channels_pb2.HOP_INPUT_GRADIENT), gradient)
+        return released
+
+    def send(self, outgoing: Outgoing) -> torch.Tensor:
+        """Sends a frame and gives the answer to it, in the dtype and on the device of what was sent."""
+        for guard in self.guards:
+            guard(outgoing.route, outgoing.messages)
+        route, like = outgoing.route, outgoing.like
+        frame = self.transport.exchange(
+            outgoing.messages, route, lambda: frame_reader(route, self._response_dtype, like.shape)
+        )
+        return frame.tensor.to(like.device, like.dtype)
+
+    def deliver(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
+        """Sends a control message that has its step."""
+        message = stack_pb2.ExchangeRequest(control=control).SerializeToString()
+        route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
+        return self.transport.exchange([message], route, lambda: control_reader(route))
+
+    def _forward(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+        return self.send(self.outgoing_rows(rows, context, truth))
+
+    def _backward(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+        return self.send(self.outgoing_gradient(self.released(gradient, context), context))
 
     def _encode(self, header: stack_pb2.FrameHeader, rows: torch.Tensor, grid_scale: float = 0.0) -> list[bytes]:
         needed = payload_bytes(header.dtype, rows.shape)
@@ -227,25 +277,13 @@ class Crossing:
             )
         return list(encode_frame(header, rows, chunk_bytes=self._chunk_bytes, grid_scale=grid_scale))
 
-    def _exchange(self, messages: Sequence[bytes], route: Route, like: torch.Tensor) -> torch.Tensor:
-        for guard in self.guards:
-            guard(route, messages)
-        frame = self.transport.exchange(messages, route, lambda: frame_reader(route, self._response_dtype, like.shape))
-        return frame.tensor.to(like.device, like.dtype)
-
     def _send_control(self, **action: Any) -> stack_pb2.ControlResult:
         self.flush()
         return self._control(stack_pb2.Control(**action))
 
     def _control(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
-        control.step = self._next_step()
-        message = stack_pb2.ExchangeRequest(control=control).SerializeToString()
-        route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
-        return self.transport.exchange([message], route, lambda: control_reader(route))
-
-    def _next_step(self) -> int:
-        self._last_step += 1
-        return self._last_step
+        control.step = self.steps.take()
+        return self.deliver(control)
 
 
 class _Cross(torch.autograd.Function):

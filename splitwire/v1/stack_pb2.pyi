@@ -121,7 +121,7 @@ class GramSettings(_message.Message):
     def __init__(self, width: _Optional[int] = ..., num_experts: _Optional[int] = ..., num_layers: _Optional[int] = ..., radial: _Optional[bool] = ..., sign_invariant: _Optional[bool] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("protocol_version", "stack_kind", "mode", "model", "request_dtype", "response_dtype", "compute_dtype", "trainable_scope", "lora", "optimizer", "gram", "max_cache_positions", "max_cache_sequences", "resume_checkpoint")
+    __slots__ = ("protocol_version", "stack_kind", "mode", "model", "request_dtype", "response_dtype", "compute_dtype", "trainable_scope", "lora", "optimizer", "gram", "max_cache_positions", "max_cache_sequences", "resume_checkpoint", "common_start")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     STACK_KIND_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class OpenSessionRequest(_message.Message):
     MAX_CACHE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_CACHE_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     RESUME_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    COMMON_START_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     stack_kind: StackKind
     mode: SessionMode
@@ -150,7 +151,8 @@ class OpenSessionRequest(_message.Message):
     max_cache_positions: int
     max_cache_sequences: int
     resume_checkpoint: str
-    def __init__(self, protocol_version: _Optional[int] = ..., stack_kind: _Optional[_Union[StackKind, str]] = ..., mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[_Union[ModelIdentity, _Mapping]] = ..., request_dtype: _Optional[_Union[WireDtype, str]] = ..., response_dtype: _Optional[_Union[WireDtype, str]] = ..., compute_dtype: _Optional[_Union[WireDtype, str]] = ..., trainable_scope: _Optional[_Union[TrainableScope, str]] = ..., lora: _Optional[_Union[LoraSettings, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSettings, _Mapping]] = ..., gram: _Optional[_Union[GramSettings, _Mapping]] = ..., max_cache_positions: _Optional[int] = ..., max_cache_sequences: _Optional[int] = ..., resume_checkpoint: _Optional[str] = ...) -> None: ...
+    common_start: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., stack_kind: _Optional[_Union[StackKind, str]] = ..., mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[_Union[ModelIdentity, _Mapping]] = ..., request_dtype: _Optional[_Union[WireDtype, str]] = ..., response_dtype: _Optional[_Union[WireDtype, str]] = ..., compute_dtype: _Optional[_Union[WireDtype, str]] = ..., trainable_scope: _Optional[_Union[TrainableScope, str]] = ..., lora: _Optional[_Union[LoraSettings, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSettings, _Mapping]] = ..., gram: _Optional[_Union[GramSettings, _Mapping]] = ..., max_cache_positions: _Optional[int] = ..., max_cache_sequences: _Optional[int] = ..., resume_checkpoint: _Optional[str] = ..., common_start: _Optional[bool] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
     __slots__ = ("session_id", "protocol_version", "model", "max_chunk_bytes", "max_frame_bytes", "lease_seconds", "num_trainable_parameters", "software_version", "resumed_digest")

@@ -107,6 +107,8 @@ class MechanismInputs:
     block_tokens: int
     keys: FrameKeys
     generator: torch.Generator
+    num_views: int = 1
+    """Untrusted nodes that get a share of the width each; see tln.topology.views."""
     decoy_loss: DecoyLoss = "none"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from tln.keys import FrameKeys
 from tln.mechanisms.base import Mechanism, MechanismInputs, MechanismSpec, Stage
 from tln.mechanisms.gauge import Gauge
 
@@ -18,10 +19,19 @@ class Rotation(Gauge):
     name = "rotation"
     stage = Stage.GAUGE
 
+    def __init__(self, keys: FrameKeys, num_views: int = 1) -> None:
+        """With several views each share of the width has a rotation of its own: nothing mixes between the shares."""
+        super().__init__(keys)
+        self._num_views = num_views
+
     def draw(self, step: int, rows: torch.Tensor) -> torch.Tensor:
-        """Matrices Q [N, D, D] in the dtype of the rows."""
+        """Matrices Q [N, D, D] in the dtype of the rows; block-diagonal with several views."""
         num, _, width = rows.shape
-        return self._keys.stream(step, self.name).rotations(num, width).to(rows.device, rows.dtype)
+        views = self._num_views
+        blocks = self._keys.stream(step, self.name).rotations(num * views, width // views)
+        if views > 1:
+            blocks = block_diagonal(blocks.unflatten(0, (num, views)))
+        return blocks.to(rows.device, rows.dtype)
 
     def act(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
         """rows @ Q."""
@@ -32,8 +42,18 @@ class Rotation(Gauge):
         return rows @ secret.transpose(1, 2)
 
 
+def block_diagonal(blocks: torch.Tensor) -> torch.Tensor:
+    """Matrices [N, K d, K d] with blocks [N, K, d, d] on the diagonal and 0 elsewhere."""
+    num, views, width, _ = blocks.shape
+    full = blocks.new_zeros(num, views * width, views * width)
+    for view in range(views):
+        share = slice(view * width, (view + 1) * width)
+        full[:, share, share] = blocks[:, view]
+    return full
+
+
 def _build(settings: None, inputs: MechanismInputs) -> list[Mechanism]:  # noqa: ARG001 - it has no settings
-    return [Rotation(inputs.keys)]
+    return [Rotation(inputs.keys, inputs.num_views)]
 
 
 SPEC = MechanismSpec(

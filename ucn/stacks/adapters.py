@@ -10,7 +10,6 @@ The base is never written: its parameters require no gradient, and a session's t
 from __future__ import annotations
 
 import copy
-import os
 from typing import cast
 
 import torch
@@ -20,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from splitwire.backbone import MiddleModel
 from splitwire.errors import HandshakeError
 from splitwire.v1 import stack_pb2
+from ucn.stacks.base import start_seed
 
 _MAX_RANK = 1024
 _MAX_ALPHA = 1e6
@@ -39,10 +39,12 @@ def full_copy(base: MiddleModel) -> tuple[MiddleModel, dict[str, nn.Parameter]]:
     return own, dict(own.body.named_parameters())
 
 
-def with_lora(base: MiddleModel, settings: stack_pb2.LoraSettings) -> tuple[MiddleModel, dict[str, nn.Parameter]]:
+def with_lora(
+    base: MiddleModel, settings: stack_pb2.LoraSettings, *, common_start: bool = False
+) -> tuple[MiddleModel, dict[str, nn.Parameter]]:
     """A module tree over the same base tensors with adapters inserted, and the adapters' parameters by name.
 
-    Adapters start from the operating system's randomness, not from the process's generator: outputs equal the base's.
+    Adapters start as `start_seed` says, not from the process's generator: outputs equal the base's.
     """
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - takes seconds, and few sessions adapt
 
@@ -57,7 +59,7 @@ def with_lora(base: MiddleModel, settings: stack_pb2.LoraSettings) -> tuple[Midd
         fan_in_fan_out=is_conv,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(os.urandom(7), "big"))
+        torch.manual_seed(start_seed(common=common_start))
         inject_adapter_in_model(config, own.body)
     adapters = {name: parameter for name, parameter in own.body.named_parameters() if parameter.requires_grad}
     for parameter in adapters.values():

@@ -10,11 +10,14 @@ B sequences or frames, T positions or rows, D width.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
+
+_COMMON_SEED = 20261130
 
 Mode = Literal["evaluate", "train", "cached"]
 PaddingSide = Literal["left", "right", ""]
@@ -54,6 +57,14 @@ class StackState:
 
     tensors: dict[str, torch.Tensor]
     facts: dict[str, Any]
+
+
+def start_seed(*, common: bool) -> int:
+    """Seeds the first trained values: from the operating system, so that nothing of it is known on the other side.
+
+    A common start is public and the same on every node, for nodes that are to answer alike.
+    """
+    return _COMMON_SEED if common else int.from_bytes(os.urandom(7), "big")
 
 
 class Stack(Protocol):

@@ -19,7 +19,6 @@ N frames, R rows, D width, E experts. Computes in float32.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from torch.nn import functional
 
 from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.v1 import stack_pb2
-from ucn.stacks.base import ForwardCall, StackLimits
+from ucn.stacks.base import ForwardCall, StackLimits, start_seed
 from ucn.stacks.training import TrainingStack
 
 _NUM_FEATURES = 3
@@ -118,7 +117,8 @@ class GramStack(TrainingStack):
         self._width = request.gram.width
         self._device = device
         self._max_pairs = limits.max_pairs
-        self._network = GramNetwork(request.gram, generator or own_generator()).to(device)
+        start = generator or own_generator(common=request.common_start)
+        self._network = GramNetwork(request.gram, start).to(device)
         parameters = dict(self._network.named_parameters())
         super().__init__(parameters, request.optimizer, limits.max_kept_steps, _facts(request.gram))
 
@@ -179,9 +179,9 @@ def row_features(gram_NRR: torch.Tensor, itself_RR: torch.Tensor) -> torch.Tenso
     return torch.cat([mean_NR1, spread_NR1, squared_NRR.amax(dim=-1, keepdim=True)], dim=-1)
 
 
-def own_generator() -> torch.Generator:
-    """A generator from the operating system's randomness: nothing of it can be known on the other side."""
-    return torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "big"))
+def own_generator(*, common: bool = False) -> torch.Generator:
+    """The generator of the first weights; see `start_seed`."""
+    return torch.Generator().manual_seed(start_seed(common=common))
 
 
 def _no_cache(cache_id: int) -> StateError:

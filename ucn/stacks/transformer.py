@@ -164,7 +164,7 @@ def _session_model(
     if request.trainable_scope == stack_pb2.TRAINABLE_SCOPE_FULL:
         return full_copy(base)
     if request.trainable_scope == stack_pb2.TRAINABLE_SCOPE_LORA:
-        return with_lora(base, request.lora)
+        return with_lora(base, request.lora, common_start=request.common_start)
     return base, {}
 
 

@@ -115,6 +115,7 @@ def test_two_sessions_start_differently(request_for: RequestFor) -> None:
     name = "parameter.layers.0.log_temperature"
     assert not torch.equal(first.tensors[name], second.tensors[name])
     assert own_generator().initial_seed() != own_generator().initial_seed()
+    assert own_generator(common=True).initial_seed() == own_generator(common=True).initial_seed()
 
 
 def test_training_lowers_a_loss(request_for: RequestFor) -> None:
