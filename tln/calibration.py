@@ -42,13 +42,35 @@ def median_gradient_norm(
     starts = range(0, len(blocks), _BATCH_BLOCKS)
     for step, start in enumerate(starts, start=1):
         rows = slice(start, start + _BATCH_BLOCKS)
-        context = StepContext(step)
         with torch.no_grad():
             hidden = head(blocks.tokens[rows].to(head.device))
-            sent = local.protect(hidden, context).rows
         target = targets[rows].to(head.device)
-        returned = (sent if is_latent else target).detach().requires_grad_()
-        value = private_loss(tail, local.restore(returned, context), target, blocks.labels[rows], loss).total
-        (gradient,) = torch.autograd.grad(value, returned)
+        context = StepContext(step)
+        gradient = local_gradient(tail, local, hidden, target, blocks.labels[rows], loss, context, is_latent=is_latent)
         norms.append(torch.linalg.vector_norm(gradient, dim=-1).flatten())
     return torch.cat(norms).median().item()
+
+
+def local_gradient(
+    tail: TailModel,
+    local: FramePipeline,
+    hidden_BTH: torch.Tensor,
+    target_BTH: torch.Tensor | None,
+    labels_BT: torch.Tensor,
+    loss: LossSettings,
+    context: StepContext,
+    *,
+    is_latent: bool,
+) -> torch.Tensor:
+    """The gradient [B, T, D] with respect to what the untrusted node would return, which is stood in for.
+
+    By the identity on the protected rows for the gram stack; for real layers by their true output, or where there is
+    none by the rows that go in. `local` is FramePipeline.local(), empty for real layers.
+    """
+    with torch.no_grad():
+        sent = local.protect(hidden_BTH, context).rows
+    stand_in = sent if is_latent or target_BTH is None else target_BTH
+    returned = stand_in.detach().requires_grad_()
+    value = private_loss(tail, local.restore(returned, context), target_BTH, labels_BT, loss).total
+    (gradient,) = torch.autograd.grad(value, returned)
+    return gradient

@@ -228,7 +228,7 @@ def _policy_maker(settings: TlnSettings, texts: Texts, prepared: Prepared) -> Po
     """Calibrates the clip on public text when the settings ask for it."""
 
     def make(parts: TrustedParts) -> GradientPolicy:
-        if settings.gradient.policy != "clip_noise" or not settings.gradient.clip_multiple:
+        if settings.gradient.policy == "open" or not settings.gradient.clip_multiple:
             return build_gradient_policy(settings.gradient, parts.keys)
         parts.keys.bind(_CALIBRATION_SCOPE)
         median = median_gradient_norm(

@@ -3,7 +3,9 @@
 `open` sends the raw gradient. Decoy rows bear no loss, so theirs is exactly zero and the untrusted node reads from
 one frame which rows are real. It exists to show that, and needs `unsafe = true`. `clip_noise` clips every row and
 adds fresh noise to every row, zero rows included; a calibrated classifier of row norms may still tell them apart over
-many frames, which the audit measures.
+many frames, which the audit measures. `matched` and `replay` give decoys something to bear, and then clip and noise as
+`clip_noise` does: `matched` draws their gradient rows from those of real rows (tln.mechanisms.matched_gradient),
+`replay` sends whole training blocks in their place, which bear a loss of their own (tln.mechanisms.replay).
 
 The clip is an absolute norm, or a multiple of the median gradient norm of a run on PUBLIC text (never on the private
 one: a clip computed from private gradients would tell about them).
@@ -20,13 +22,16 @@ import torch
 from splitwire.errors import SettingsError
 from tln.context import StepContext
 from tln.keys import FrameKeys
-from tln.mechanisms.base import Description
+from tln.mechanisms.base import DecoyLoss, Description
 from tln.mechanisms.clip_noise import check_clip_noise, clip_rows
 
 OPEN_WARNING = (
     "UNSAFE: gradient.policy is 'open'. Gradients leave this node raw; the untrusted node can read from a single "
     "frame which rows are decoys, and what the gradients tell about labels. Use it on public or throw-away text only."
 )
+
+
+PolicyName = Literal["open", "clip_noise", "matched", "replay"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,9 @@ class GradientSettings:
     Noise a coordinate has standard deviation noise_multiplier times the clip.
     """
 
-    policy: Literal["open", "clip_noise"] = "clip_noise"
-    """Whether gradients are clipped and noised, or leave as they are."""
+    policy: PolicyName = "clip_noise"
+    """Gradients leave as they are (open, unsafe) or clipped and noised; decoys then bear no loss (clip_noise), gradient
+    rows like those of real rows (matched), or are whole training blocks with a loss of their own (replay)."""
     unsafe: bool = False
     """Must be true for the policy `open`."""
     clip_norm: float = 0.01
@@ -75,7 +81,10 @@ class OpenGradient:
 class ClipNoiseGradient:
     """Clips every row to `clip_norm` and adds Gaussian noise of `sigma` a coordinate to every row."""
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, keys: FrameKeys) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, keys: FrameKeys, policy: PolicyName = "clip_noise"
+    ) -> None:
+        self.policy = policy
         self.clip_norm = clip_norm
         self.sigma = clip_norm * noise_multiplier
         self._keys = keys
@@ -87,7 +96,12 @@ class ClipNoiseGradient:
 
     def describe(self) -> Description:
         """Clip and standard deviation."""
-        return {"policy": "clip_noise", "clip_norm": self.clip_norm, "sigma": self.sigma}
+        return {"policy": self.policy, "clip_norm": self.clip_norm, "sigma": self.sigma}
+
+
+def decoy_loss(settings: GradientSettings) -> DecoyLoss:
+    """What the policy has decoys bear."""
+    return settings.policy if settings.policy in ("matched", "replay") else "none"
 
 
 def check_gradient(settings: GradientSettings) -> None:
@@ -101,7 +115,8 @@ def check_gradient(settings: GradientSettings) -> None:
         return
     if settings.unsafe:
         raise SettingsError(
-            "gradient.unsafe is set and the policy is 'clip_noise'", remedy="remove gradient.unsafe, nothing needs it"
+            f"gradient.unsafe is set and the policy is {settings.policy!r}",
+            remedy="remove gradient.unsafe, nothing needs it",
         )
     if not (math.isfinite(settings.clip_multiple) and settings.clip_multiple >= 0):
         raise SettingsError(
@@ -119,7 +134,7 @@ def build_gradient_policy(
     if settings.policy == "open":
         return OpenGradient()
     if not settings.clip_multiple:
-        return ClipNoiseGradient(settings.clip_norm, settings.noise_multiplier, keys)
+        return ClipNoiseGradient(settings.clip_norm, settings.noise_multiplier, keys, settings.policy)
     if public_median_norm is None:
         raise SettingsError(
             "gradient.clip_multiple needs a calibration on public text",
@@ -130,4 +145,5 @@ def build_gradient_policy(
             f"the calibration of gradient.clip_multiple found a median gradient norm of {public_median_norm}",
             remedy="lower the noise of the frame or use other public text, or set gradient.clip_multiple = 0",
         )
-    return ClipNoiseGradient(settings.clip_multiple * public_median_norm, settings.noise_multiplier, keys)
+    clip_norm = settings.clip_multiple * public_median_norm
+    return ClipNoiseGradient(clip_norm, settings.noise_multiplier, keys, settings.policy)

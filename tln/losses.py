@@ -39,15 +39,25 @@ class LossSettings:
         return self.distillation > 0 or self.raw_distillation > 0
 
 
-def distillation_loss(restored_BTH: torch.Tensor, target_BTH: torch.Tensor, settings: LossSettings) -> torch.Tensor:
-    """Weighted squared error of layer-normed rows and of raw rows: mean over a frame, sum over frames."""
+def distillation_loss(
+    restored_BTH: torch.Tensor,
+    target_BTH: torch.Tensor,
+    settings: LossSettings,
+    sent_BT: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Weighted squared error of layer-normed rows and of raw rows: mean over a frame's sent rows, sum over frames."""
     width = restored_BTH.shape[-1:]
     restored, target = restored_BTH.float(), target_BTH.float()
-    normed = (
-        (functional.layer_norm(restored, width) - functional.layer_norm(target, width)).square().mean(dim=(1, 2)).sum()
-    )
-    raw = (restored - target).square().mean(dim=(1, 2)).sum()
-    return settings.distillation * normed + settings.raw_distillation * raw
+    normed = (functional.layer_norm(restored, width) - functional.layer_norm(target, width)).square()
+    raw = (restored - target).square()
+    return settings.distillation * _by_frame(normed, sent_BT) + settings.raw_distillation * _by_frame(raw, sent_BT)
+
+
+def _by_frame(errors_BTH: torch.Tensor, sent_BT: torch.Tensor | None) -> torch.Tensor:
+    if sent_BT is None:
+        return errors_BTH.mean(dim=(1, 2)).sum()
+    sent = sent_BT.to(errors_BTH)
+    return ((errors_BTH.mean(dim=2) * sent).sum(dim=1) / sent.sum(dim=1).clamp_min(1)).sum()
 
 
 def token_losses(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
@@ -79,8 +89,12 @@ def private_loss(
     target_BTH: torch.Tensor | None,
     labels_BT: torch.Tensor,
     settings: LossSettings,
+    sent_BT: torch.Tensor | None = None,
 ) -> PrivateLoss:
-    """The weighted sum of the terms that are on. `target_BTH` is needed for distillation."""
+    """The weighted sum of the terms that are on. `target_BTH` is needed for distillation.
+
+    Rows that `sent_BT` leaves out bear no distillation; the caller gives them no label.
+    """
     total = restored_BTH.new_zeros(())
     distillation = cross_entropy = 0.0
     if settings.needs_targets:
@@ -88,7 +102,7 @@ def private_loss(
             raise SettingsError(
                 "loss.distillation needs targets", remedy="run tln prepare, or set both distillation weights to 0"
             )
-        term = distillation_loss(restored_BTH, target_BTH, settings)
+        term = distillation_loss(restored_BTH, target_BTH, settings, sent_BT)
         total, distillation = total + term, term.item() / len(labels_BT)
     if settings.cross_entropy > 0:
         logits = tail.logits(tail(restored_BTH))

@@ -19,17 +19,19 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tln.batches import ORDER_SCOPE, StepBatch, check_enough, demand_of, make_batch
+from tln.calibration import local_gradient
 from tln.checkpoints import Stateful
 from tln.context import StepContext
 from tln.corpus import Blocks
 from tln.keys import RunKey
 from tln.losses import LossSettings, private_loss
+from tln.mechanisms import Mechanism
 from tln.model import SplitModelForCausalLM
+from tln.pipeline import FramePipeline
 from tln.progress import Progress
 from tln.train_settings import TrainSettings
 from tln.utility import restored_rows
-
-ORDER_SCOPE = "order"
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,47 @@ class Trainer:
         pipeline = self.model.pipeline
         text = self.public or self.text
         batches = self._batches("prime", text)
+        self._check_replay()
+        priming = 0
         if not pipeline.is_ready:
             progress.begin("decoy pool", 0)
         while not pipeline.is_ready:
-            chosen = next(batches)
-            pipeline.prime(self._hidden(text, chosen).detach(), self._context(text, chosen, step=0))
-            progress.advance(len(chosen))
+            priming += 1
+            batch = StepBatch(next(batches))
+            context = self._context(text, batch, step=0)
+            context.priming = priming
+            hidden = self._hidden(text, batch.numbers).detach()
+            pipeline.prime(hidden, context)
+            self._prime_gradients(text, batch, hidden, priming)
+            progress.advance(len(batch.numbers))
+
+    def _prime_gradients(self, text: TrainingText, batch: StepBatch, hidden: torch.Tensor, priming: int) -> None:
+        """Gives gradients of these blocks, computed here alone, to what puts them in place of those of decoys."""
+        waiting = [
+            part for part in self.model.pipeline.modules() if isinstance(part, Mechanism) and part.needs_gradients
+        ]
+        if not waiting:
+            return
+        is_latent = "bottleneck" in self.model.pipeline.describe()
+        gradient = local_gradient(
+            self.model.tail,
+            self.model.pipeline.local() if is_latent else FramePipeline(),
+            hidden,
+            self._targets(text, batch, hidden.device),
+            text.blocks.labels[batch.numbers],
+            self.loss,
+            StepContext(0, priming=priming),
+            is_latent=is_latent,
+        )
+        for part in waiting:
+            part.absorb_gradient(gradient)
+
+    def _check_replay(self) -> None:
+        num_real = self.settings.frames_per_step
+        demand = demand_of(self.model.pipeline, num_real)
+        if demand.num_replayed:
+            for text in (self.text, *([self.public] if self.public else [])):
+                check_enough(text.members, demand.num_replayed, num_real // demand.num_groups)
 
     def train(self, progress: Progress, keep: Callable[[Trainer], object] = lambda _trainer: None) -> History:
         """Takes the steps that are not done yet, those on public text first; the loss of each is in the history.
@@ -196,16 +233,18 @@ class Trainer:
     def _step(self, text: TrainingText, chosen: torch.Tensor) -> None:
         history = self.history
         factor = learning_rate_factor(self.num_done, self.settings.warmup_steps)
-        context = self._context(text, chosen, step=self.model.crossing.reserve_step())
-        restored = restored_rows(self.model, self._hidden(text, chosen), context)
-        target = None if text.targets is None else text.targets[chosen].to(restored.device)
-        value = private_loss(self.model.tail, restored, target, text.blocks.labels[chosen], self.loss)
+        batch = self._batch(text, chosen)
+        context = self._context(text, batch, step=self.model.crossing.reserve_step())
+        restored = restored_rows(self.model, self._hidden(text, batch.numbers), context)
+        target = self._targets(text, batch, restored.device)
+        labels = batch.loss_labels(text.blocks.labels[batch.numbers])
+        value = private_loss(self.model.tail, restored, target, labels, self.loss, batch.sent_rows(labels.shape[1]))
         value.total.backward()  # type: ignore[no-untyped-call]
         self._update(factor)
         if text is self.public:
-            history.public_loss.append(value.total.item() / len(chosen))
+            history.public_loss.append(value.total.item() / len(labels))
             return
-        history.loss.append(value.total.item() / len(chosen))
+        history.loss.append(value.total.item() / len(labels))
         history.distillation.append(value.distillation)
         history.cross_entropy.append(value.cross_entropy)
 
@@ -221,6 +260,13 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    def _batch(self, text: TrainingText, chosen: torch.Tensor) -> StepBatch:
+        demand = demand_of(self.model.pipeline, len(chosen))
+        return make_batch(demand, chosen, text.members, text.blocks.tokens.shape[1], self._run_key, self.num_done)
+
+    def _targets(self, text: TrainingText, batch: StepBatch, device: torch.device) -> torch.Tensor | None:
+        return None if text.targets is None else text.targets[batch.numbers].to(device)
+
     def _hidden(self, text: TrainingText, chosen: torch.Tensor) -> torch.Tensor:
         head = self.model.head
         if text.hidden is None or any(parameter.requires_grad for parameter in head.parameters()):
@@ -228,14 +274,16 @@ class Trainer:
             return hidden
         return text.hidden[chosen].to(head.device)
 
-    def _context(self, text: TrainingText, chosen: torch.Tensor, step: int) -> StepContext:
-        blocks = text.blocks
+    def _context(self, text: TrainingText, batch: StepBatch, step: int) -> StepContext:
+        blocks, chosen = text.blocks, batch.numbers
         return StepContext(
             step,
             mode="train",
             tokens=blocks.tokens[chosen],
             labels=blocks.labels[chosen],
             documents=None if text is self.public else blocks.documents[chosen],
+            num_replayed=batch.num_replayed,
+            real_lengths=batch.real_lengths,
         )
 
     def _batches(self, purpose: str, text: TrainingText) -> Iterator[torch.Tensor]:
