@@ -42,6 +42,8 @@ class FrameSettings:
     scale_sign, rotation, fixed_grid. Their order does not matter."""
     input_gradient_clip_norm: float = 1.0
     """Largest L2 norm of a row of the gradient that comes back; 0 for no clipping."""
+    unsafe: bool = False
+    """Must be true for decoys of the kind `published`."""
     bottleneck: BottleneckSettings = field(default_factory=BottleneckSettings)
     clip_noise: ClipNoiseSettings = field(default_factory=ClipNoiseSettings)
     decoys: DecoySettings = field(default_factory=DecoySettings)
@@ -161,6 +163,7 @@ def check_frame(settings: FrameSettings, stack: StackName) -> None:
             f"frame.input_gradient_clip_norm is {settings.input_gradient_clip_norm}", remedy="use 0 (off) or a norm"
         )
     _refuse_idle_sections(settings)
+    _check_unsafe(settings)
 
 
 def _check_mechanism(spec: MechanismSpec, settings: FrameSettings, stack: StackName) -> None:
@@ -177,6 +180,20 @@ def _check_mechanism(spec: MechanismSpec, settings: FrameSettings, stack: StackN
             )
     if spec.check is not None:
         spec.check(getattr(settings, spec.name, None), stack)
+
+
+def _check_unsafe(settings: FrameSettings) -> None:
+    is_unsafe = settings.decoys.kind == "published"
+    if is_unsafe and not settings.unsafe:
+        raise SettingsError(
+            "frame.decoys.kind 'published' sends released rows again, which shows the decoys",
+            remedy="use 'recycled', or set frame.unsafe = true for a demonstration on throw-away text",
+        )
+    if settings.unsafe and not is_unsafe:
+        raise SettingsError(
+            "frame.unsafe is set and nothing in the frame needs it",
+            remedy="remove frame.unsafe, or use frame.decoys.kind = 'published'",
+        )
 
 
 def _refuse_idle_sections(settings: FrameSettings) -> None:

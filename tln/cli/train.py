@@ -61,10 +61,13 @@ def announce(defence: Mapping[str, Any]) -> None:
     """The effective defence, on stderr; an unsafe one loudly."""
     from tln.connect import NO_DEFENCE
     from tln.gradient_policy import OPEN_WARNING
+    from tln.mechanisms.decoys import PUBLISHED_WARNING
 
     frame, gradient = defence["frame"], defence["gradient"]
     if gradient.get("unsafe"):
         typer.secho(OPEN_WARNING, fg="red", bold=True, err=True)
+    if frame.get("decoys", {}).get("unsafe"):
+        typer.secho(PUBLISHED_WARNING, fg="red", bold=True, err=True)
     if not frame:
         typer.secho(NO_DEFENCE, fg="red", bold=True, err=True)
     typer.echo("effective defence (no DP claim):", err=True)
