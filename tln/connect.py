@@ -22,7 +22,7 @@ from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.settings import settings_hash, to_tree
 from splitwire.v1 import stack_pb2
 from tln.adversaries import describe_adversaries
-from tln.gradient_policy import GradientPolicy
+from tln.gradient_policy import GradientPolicy, decoy_loss
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
 from tln.metrics import TlnMetrics, served
@@ -166,6 +166,7 @@ def frame_pipeline(settings: TlnSettings, keys: FrameKeys, run_key: RunKey, hidd
         block_tokens=settings.corpus.block_tokens,
         keys=keys,
         generator=run_key.stream(_SET_UP, 0, "initial-weights").generator(),
+        decoy_loss=decoy_loss(settings.gradient),
     )
     return build_pipeline(settings.frame, inputs)
 
@@ -187,6 +188,8 @@ def effective_settings(settings: TlnSettings, pipeline: FramePipeline, policy: G
     defence = {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()}
     if policy is not None and settings.adversaries.is_on:
         defence["adversaries"] = describe_adversaries(settings.adversaries)
+    if settings.keys.ratchet_steps:
+        defence["keys"] = {"ratchet_steps": settings.keys.ratchet_steps}
     return {"settings": to_tree(settings), "settings_hash": settings_hash(settings), "defence": defence}
 
 

@@ -30,10 +30,13 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from splitwire.errors import SettingsError
+from tln.ratchet import Ratchet
 
 KEY_BYTES = 32
 
 _DOMAIN = b"splitwire/run-key/v1"
+_RATCHET_DOMAIN = b"splitwire/ratchet/v1"
+_STEP_DOMAIN = b"splitwire/stepped-down/v1"
 _NONCE = bytes(16)
 _MANTISSA_SHIFT = 11
 _MANTISSA_UNIT = 2.0**-53
@@ -65,6 +68,17 @@ class RunKey:
         message = _DOMAIN + struct.pack(">HQ", len(encoded), step) + encoded + purpose.encode("utf-8")
         return KeyStream(hmac.digest(self._secret, message, "sha256"))
 
+    def derive(self, scope: str) -> bytes:
+        """The master of a scope's ratchet. TLN only."""
+        return hmac.digest(self._secret, _RATCHET_DOMAIN + scope.encode("utf-8"), "sha256")
+
+    def step_down(self) -> None:
+        """Puts a one-way function of the secret in its place: later streams are others, earlier ones are out of reach.
+
+        Who holds the sealed secret takes the same step.
+        """
+        self._secret = hmac.digest(self._secret, _STEP_DOMAIN, "sha256")
+
     def __repr__(self) -> str:
         return "RunKey(...)"
 
@@ -73,12 +87,15 @@ class FrameKeys:
     """The streams of one scope: mechanisms and the gradient policy hold one of these, shared.
 
     `bind` names the scope, normally the session hash once the session is open. Streams asked for before are an error of
-    ours: a stream of the wrong scope would repeat noise in the next session.
+    ours: a stream of the wrong scope would repeat noise in the next session. With `ratchet_steps` each stream derives
+    from the key of its step's epoch (tln.ratchet); earlier epochs stay within reach until `forget`.
     """
 
-    def __init__(self, run_key: RunKey, scope: str = "") -> None:
-        self._run_key = run_key
+    def __init__(self, run_key: RunKey, scope: str = "", ratchet_steps: int = 0) -> None:
+        self._run_key: RunKey | None = run_key
         self._scope = scope
+        self._ratchet_steps = ratchet_steps
+        self._ratchet: Ratchet | None = None
 
     @property
     def scope(self) -> str:
@@ -87,13 +104,32 @@ class FrameKeys:
 
     def bind(self, scope: str) -> None:
         """Derives every later stream under this scope."""
-        self._scope = scope
+        self._scope, self._ratchet = scope, None
+
+    def forget(self) -> None:
+        """Keeps nothing from which streams of earlier epochs derive. For a ratchet, once the scope is bound."""
+        if not self._ratchet_steps or not self._scope:
+            raise RuntimeError("only a ratchet with a scope can go on without the run key")
+        self._ratchet = self._ratchet or self._new_ratchet()
+        self._run_key = None
 
     def stream(self, step: int, purpose: str) -> KeyStream:
         """The stream of this scope's step for one purpose. Ask once a step and purpose: asking again repeats it."""
         if not self._scope:
             raise RuntimeError("no session is bound to the frame keys")
-        return self._run_key.stream(self._scope, step, purpose)
+        return self._key_of(step).stream(self._scope, step, purpose)
+
+    def _key_of(self, step: int) -> RunKey:
+        if not self._ratchet_steps and self._run_key is not None:
+            return self._run_key
+        if self._ratchet is None or (self._run_key is not None and not self._ratchet.reaches(step)):
+            self._ratchet = self._new_ratchet()
+        return RunKey(self._ratchet.key_for(step))
+
+    def _new_ratchet(self) -> Ratchet:
+        if self._run_key is None:
+            raise RuntimeError("the run key was forgotten; no scope can be bound any more")
+        return Ratchet(self._run_key.derive(self._scope), self._ratchet_steps)
 
 
 class KeyStream:

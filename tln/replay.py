@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from tln.mechanisms.permutation import Permutation
 from tln.mechanisms.rotation import Rotation
 from tln.mechanisms.scale_sign import ScaleSign
 from tln.pipeline import FrameSettings
+from tln.ratchet import KeySettings, check_keys
 from tln.recording import RUN_KEY_FILE, RUN_KEY_PURPOSE
 
 GAUGES = (Permutation.name, ScaleSign.name, Rotation.name)
@@ -59,7 +60,10 @@ _GRADIENT_HOPS = frozenset((channels_pb2.HOP_BACKWARD, channels_pb2.HOP_INPUT_GR
 
 @dataclass
 class ReplayReport:
-    """What was undone. `digests` has the SHA-256 over the ungauged float32 rows of each hop, in recorded order."""
+    """What was undone. `digests` has the SHA-256 over the ungauged float32 rows of each hop, in recorded order.
+
+    `sent` names the steps of the FORWARD frames, by session.
+    """
 
     gauges: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -68,6 +72,7 @@ class ReplayReport:
     num_joined: int = 0
     is_order_checked: bool = False
     problems: list[str] = field(default_factory=list)
+    sent: set[tuple[str, int]] = field(default_factory=set)
 
 
 def replay(
@@ -77,17 +82,20 @@ def replay(
     truth: Path | None = None,
     run_key: Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    scope: str = "",
     out: Path | None = None,
 ) -> ReplayReport:
     """Undoes the gauges of all frames; writes them to `out` when given.
 
     `truth` and `run_key` default to the sealed files in the bundle (no truth is used where there is none), `settings`
-    to those that its recorder told. BundleError, SealError or PkiError as in the module docstring.
+    to those that its recorder told. `scope` names the session under whose streams a resumed run went on; a trusted
+    node's own bundle tells it. BundleError, SealError or PkiError as in the module docstring.
     """
     bundle = open_bundle(folder)
     secret = load_run_key(run_key or folder / RUN_KEY_FILE, key)
     frame_settings = frame_settings_of(bundle, settings)
     known = _open_truth(folder, truth, key)
+    ratchet_steps = ratchet_steps_of(bundle, settings)
     names = tuple(gauge.name for gauge in gauges_of(frame_settings, FrameKeys(secret)))
     if not names:
         raise BundleError(
@@ -100,9 +108,9 @@ def replay(
     for hop in _HOPS:
         digest = hashlib.sha256()
         for session in report.sessions:
-            keys = FrameKeys(secret, session)
+            keys = FrameKeys(secret, scope or bundle.settings.get("key_scope", session), ratchet_steps)
             undoer = _Undoer(gauges_of(frame_settings, keys), known, report, out)
-            for frame in bundle.frames(hop, session):
+            for frame in _of_sent_steps(bundle.frames(hop, session), report):
                 digest.update(undoer.undo(frame).numpy().tobytes())
         report.digests[hop_name(hop)] = digest.hexdigest()
     _check_complete(known, report)
@@ -131,6 +139,14 @@ def frame_settings_of(bundle: Bundle, settings: Mapping[str, Any] | None = None)
     return build(FrameSettings, tree["frame"], str(bundle.folder))
 
 
+def ratchet_steps_of(bundle: Bundle, settings: Mapping[str, Any] | None = None) -> int:
+    """Steps of a key's epoch, from where the mechanisms are known; 0 for one key a run."""
+    tree = settings if settings is not None else bundle.settings.get("settings", {})
+    found = build(KeySettings, tree.get("keys", {}), str(bundle.folder))
+    check_keys(found)
+    return found.ratchet_steps
+
+
 def gauges_of(settings: FrameSettings, keys: FrameKeys) -> list[Gauge]:
     """The gauges that are on, in the order in which they act."""
     inputs = MechanismInputs("gram", 0, 0, keys, torch.Generator())
@@ -141,6 +157,20 @@ def gauges_of(settings: FrameSettings, keys: FrameKeys) -> list[Gauge]:
         for mechanism in spec.build(getattr(settings, name, None), inputs)
     ]
     return sorted((gauge for gauge in built if isinstance(gauge, Gauge)), key=lambda gauge: gauge.stage)
+
+
+def _of_sent_steps(frames: Iterable[RecordedFrame], report: ReplayReport) -> Iterator[RecordedFrame]:
+    """Frames of steps that the trusted node sent; the other node may name any step in its own."""
+    for frame in frames:
+        place = (frame.session_hash, frame.header.step)
+        if frame.hop == channels_pb2.HOP_FORWARD:
+            report.sent.add(place)
+        if place in report.sent:
+            yield frame
+        else:
+            report.problems.append(
+                f"a {hop_name(frame.hop)} frame of step {place[1]}, which was never sent, is left out"
+            )
 
 
 class _Undoer:

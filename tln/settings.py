@@ -1,6 +1,6 @@
 """Everything a trusted node is told, in sections, and which combinations are refused.
 
-    [model] [connection] [stack] [frame] [gradient] [corpus] [loss] [adversaries] [prepare] [train]
+    [model] [connection] [stack] [frame] [keys] [gradient] [corpus] [loss] [adversaries] [prepare] [train]
     [record] [metrics]
 
 Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
@@ -17,11 +17,12 @@ from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
 from tln.adversaries import AdversarySettings, check_adversaries
 from tln.corpus import CorpusSettings, check_corpus
-from tln.gradient_policy import GradientSettings, check_gradient
+from tln.gradient_policy import GradientSettings, check_gradient, decoy_loss
 from tln.losses import LossSettings, check_loss
 from tln.mechanisms.scale_sign import ScaleSign, check_surrogate
 from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
+from tln.ratchet import KeySettings, check_keys
 from tln.recording import RecordSettings, check_recording
 from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
@@ -36,6 +37,7 @@ class TlnSettings:
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     stack: StackSettings = field(default_factory=StackSettings)
     frame: FrameSettings = field(default_factory=FrameSettings)
+    keys: KeySettings = field(default_factory=KeySettings)
     gradient: GradientSettings = field(default_factory=GradientSettings)
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     loss: LossSettings = field(default_factory=LossSettings)
@@ -73,6 +75,12 @@ def check_training(settings: TlnSettings) -> None:
     check_loss(settings.loss)
     check_adversaries(settings.adversaries, settings.frame.mechanisms)
     check_train(settings.train)
+    if settings.frame.decoys.kind == "reencoded" and settings.train.train_head:
+        raise SettingsError(
+            "frame.decoys.kind is 'reencoded' and train.train_head is set: kept rows are of an older head",
+            remedy="leave the head frozen, or use the kind 'recycled'",
+        )
+    _check_forgetting(settings)
     check_prepare(settings.prepare)
     _check_public_phase(settings)
     _check_folders(settings)
@@ -105,6 +113,7 @@ def check_training_session(settings: TlnSettings) -> None:
             remedy="remove the section, or set stack.trainable = 'lora'",
         )
     check_gradient(settings.gradient)
+    _check_decoy_loss(settings)
     _check_shared(settings)
 
 
@@ -113,6 +122,23 @@ def _check_public_phase(settings: TlnSettings) -> None:
         raise SettingsError(
             f"train.public_steps is {settings.train.public_steps} and corpus.public_path is empty",
             remedy="name public text (and corpus.public_blocks = 0 for all of it), or set train.public_steps = 0",
+        )
+
+
+def _check_forgetting(settings: TlnSettings) -> None:
+    if settings.keys.ratchet_steps and settings.train.checkpoint_every:
+        raise SettingsError(
+            "keys.ratchet_steps and train.checkpoint_every are both set: a checkpoint keeps the run key, from which "
+            "every forgotten key derives",
+            remedy="set one of them to 0",
+        )
+
+
+def _check_decoy_loss(settings: TlnSettings) -> None:
+    if decoy_loss(settings.gradient) != "none" and "decoys" not in settings.frame.mechanisms:
+        raise SettingsError(
+            f"gradient.policy {settings.gradient.policy!r} is about decoys and there are none",
+            remedy="add 'decoys' to frame.mechanisms, or use the policy 'clip_noise'",
         )
 
 
@@ -143,6 +169,7 @@ def _check_grid(settings: TlnSettings) -> None:
 
 def _check_shared(settings: TlnSettings) -> None:
     check_stack(settings.stack)
+    check_keys(settings.keys)
     check_frame(settings.frame, settings.stack.kind)
     _check_grid(settings)
     check_recording(settings.record)

@@ -28,6 +28,9 @@ def command(
     config: Annotated[
         Path | None, typer.Option("--config", help="The trusted node's settings, for a bundle of the tap.")
     ] = None,
+    scope: Annotated[
+        str, typer.Option("--scope", help="First session of a resumed run, for a bundle of the tap.")
+    ] = "",
     out: Annotated[Path | None, typer.Option("--out", help="New folder for the rows without gauges.")] = None,
 ) -> None:
     """Undo every gauge of a bundle's frames. Exit code 4 when something is missing or does not fit."""
@@ -36,7 +39,7 @@ def command(
     from tln.replay import replay
 
     settings = None if config is None else to_tree(effective_settings(config, None))
-    report = replay(bundle, key=key, truth=truth, run_key=run_key, settings=settings, out=out)
+    report = replay(bundle, key=key, truth=truth, run_key=run_key, settings=settings, scope=scope, out=out)
     for line in _lines(report):
         typer.echo(line)
     if out is not None:

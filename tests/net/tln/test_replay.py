@@ -128,9 +128,12 @@ def _written(out: Path) -> dict[tuple[int, str], dict[str, torch.Tensor]]:
     return found
 
 
-def test_every_gauge_comes_off_as_the_trusted_node_took_it_off(run: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("ratchet_steps", [0, 2])
+def test_every_gauge_comes_off_as_the_trusted_node_took_it_off(
+    run: Callable[..., Run], tmp_path: Path, ratchet_steps: int
+) -> None:
     """RETURN and INPUT_GRADIENT rows bit for bit; FORWARD and BACKWARD rows, which the gauges had rounded, closely."""
-    done = run(GAUGED)
+    done = run(GAUGED, keys={"ratchet_steps": ratchet_steps})
     result = _replay(done.bundle, "--key", done.keys / "audit.key", "--out", tmp_path / "ungauged")
     assert result.exit_code == 0, result.output
     written = _written(tmp_path / "ungauged")

@@ -14,6 +14,7 @@ from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
 from tln.corpus import CorpusSettings
 from tln.pipeline import FrameSettings
+from tln.ratchet import KeySettings
 from tln.recording import RecordSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings
 from tln.settings import TlnSettings, check_generation, check_training
@@ -54,6 +55,11 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
         ({"stack": StackSettings(kind="gram", trainable="full")}, "stack.trainable"),
         ({"stack": StackSettings(kind="gram"), "model": ModelSettings(dtype="bf16")}, "model.dtype"),
         ({"stack": StackSettings(kind="gram")}, "bottleneck"),
+        ({"keys": KeySettings(ratchet_steps=-1)}, "ratchet_steps is -1"),
+        (
+            {"keys": KeySettings(ratchet_steps=8), "train": TrainSettings(out="out", checkpoint_every=5)},
+            "a checkpoint keeps the run key",
+        ),
         ({"stack": StackSettings(kind="gram"), "frame": GAUGED}, "stack.gram.radial = true"),
         (
             {"stack": StackSettings(kind="gram", gram=GramStackSettings(radial=False)), "frame": GAUGED},
