@@ -70,8 +70,9 @@ def announce(defence: Mapping[str, Any]) -> None:
         typer.secho(PUBLISHED_WARNING, fg="red", bold=True, err=True)
     if not frame:
         typer.secho(NO_DEFENCE, fg="red", bold=True, err=True)
+    more = [(name, defence[name]) for name in ("adversaries", "keys") if name in defence]
     typer.echo("effective defence (no DP claim):", err=True)
-    for name, values in [*frame.items(), ("gradient", gradient)]:
+    for name, values in [*frame.items(), ("gradient", gradient), *more]:
         typer.echo(f"  {name:12s} {'  '.join(f'{key}={value}' for key, value in values.items())}", err=True)
 
 
