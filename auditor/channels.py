@@ -50,6 +50,7 @@ FAMILIES = {family.name: family for family in _ALL}
 FORWARD_ONLY = "forward_only"
 GRADIENT_ONLY = "gradient_only"
 JOINT = "joint_forward_gradient"
+ACCUMULATED_HISTORY = "accumulated_history"
 
 
 def family(name: str) -> Family:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -56,6 +56,8 @@ class Ceilings:
     """Paired effect on rare tokens, percentage points."""
     partition_auc_ratio: Ratio = 0.55
     """AUC of telling real rows from decoys."""
+    linkage_auc_ratio: Ratio = 0.55
+    """AUC of telling real rows from decoys by what crossed in earlier frames."""
     exact_support_frames: Annotated[int, Field(ge=0)] = 0
     """Frames whose decoys are read from zero gradients."""
 
@@ -96,9 +98,9 @@ class Plan:
     """Name of the plan, in every result."""
     underpowered: bool = False
     """Never pass: for plans that spend too little to be believed."""
-    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "latent_probe")
+    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "linkage", "latent_probe")
     """Attacks that run."""
-    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
+    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY)
     """Families on which those attacks run."""
     scope: tuple[str, ...] = tuple(FAMILIES)
     """Families that the verdict speaks of. One that was not measured makes it inconclusive."""

@@ -1,10 +1,11 @@
 """What an attack is given, and beside it what only the scorer knows.
 
 A view is made of captured bytes and of the labels of the train split, which are declared known plaintext; its answer
-key (labels of select and test, documents) stays with the scorer. Two kinds:
+key (labels of select and test, documents) stays with the scorer. Three kinds:
 
     TokenView   rows of chosen items, to predict a token of each row      (forward_only, gradient_only, joint)
     UnitView    one norm a unit, to tell real units from decoys           (forward_only, gradient_only)
+    LinkageView forward rows of all frames in order, without any label    (accumulated_history)
 
 A token view names its partition, the rows that it kept: all; support (rows with a non-zero gradient, which anyone can
 see); oracle (the attacker is told which rows are real). Rows are divided by a label-free constant, so that their median
@@ -81,6 +82,16 @@ class UnitView:
 
 
 @dataclass(frozen=True, eq=False)
+class LinkageView:
+    """Forward rows [U, D] as captured, their norms [U], and the frame of each [U], numbered in order of crossing."""
+
+    family: str
+    rows: Rows
+    norm: FloatArray
+    group: Integers
+
+
+@dataclass(frozen=True, eq=False)
 class UnitKey:
     """For the scorer, over all units."""
 
@@ -143,6 +154,28 @@ def unit_view(table: Units, family: str, seed: int) -> tuple[UnitView, UnitKey]:
     train = np.flatnonzero(split == TRAIN)
     view = UnitView(family, norm[kept], table.group[kept], train, real[train], seed)
     return view, UnitKey(real, split, table.document[kept])
+
+
+def linkage_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[LinkageView, UnitKey]:
+    """The rows of gram frames that hold decoys: the earliest frames, as many as the plan's memory takes."""
+    by_row = np.flatnonzero(capture.items.by_row[capture.rows.item])
+    group, real = capture.items.group[capture.rows.item[by_row]], capture.rows.real[by_row]
+    if real.all() or not real.any():
+        raise NotMeasurableError("no latent frame holds both real rows and decoys")
+    kept = by_row[group <= _last_group(group, plan.probe.max_view_bytes // (4 * capture.forward.width))]
+    view = LinkageView(
+        family,
+        capture.forward.gather(kept),
+        capture.rows.forward_norm[kept],
+        capture.items.group[capture.rows.item[kept]],
+    )
+    return view, UnitKey(capture.rows.real[kept], splits.by_row[kept], splits.row_document[kept])
+
+
+def _last_group(group: Integers, max_rows: int) -> int:
+    """The last of the first groups that have at most this many rows together, but the first one at least."""
+    names, sizes = np.unique(group, return_counts=True)
+    return int(names[max(0, int(np.searchsorted(np.cumsum(sizes), max_rows, "right")) - 1)])
 
 
 def token_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[TokenView, TokenKey]:

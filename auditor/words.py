@@ -13,11 +13,17 @@ DASH = "-"
 LEFT_OUT = "no attack of the plan does"
 NO_ATTACK = "this version has no attack for it"
 UNDERPOWERED = "under-powered"
-SHORT_FAMILIES = {"forward_only": "forward", "gradient_only": "gradient", "joint_forward_gradient": "joint"}
+SHORT_FAMILIES = {
+    "forward_only": "forward",
+    "gradient_only": "gradient",
+    "joint_forward_gradient": "joint",
+    "accumulated_history": "history",
+}
 _ROWS = {
     "forward_only": "forward rows",
     "gradient_only": "gradient rows",
     "joint_forward_gradient": "forward and gradient rows together",
+    "accumulated_history": "forward rows of all frames",
 }
 
 
@@ -56,6 +62,10 @@ def _partition(result: Result, check: Check) -> str:
     return f"the norms of {_rows(result)} tell real rows from decoys: AUC {_at_least(check)}"
 
 
+def _linkage(_result: Result, check: Check) -> str:
+    return f"rows of earlier frames tell decoys from real rows: AUC {_at_least(check)}"
+
+
 def _effect(result: Result, check: Check) -> str:
     return f"a probe of {_rows(result)} names tokens more often than a constant guess: {_at_least(check)}"
 
@@ -76,6 +86,7 @@ def _any_leak(result: Result, check: Check) -> str:
 _LEAKS: dict[str, Callable[[Result, Check], str]] = {
     "exact_support_frames": _support,
     "partition_auc": _partition,
+    "linkage_auc": _linkage,
     "token_top1_gate": _gate,
     "token_top1_effect": _effect,
     "rare_token_top1_effect": _rare,

@@ -4,6 +4,7 @@ An attack answers one question, and the question decides which view it is given 
 
     support     which units carry a gradient at all        (auditor/scorers/support.py)
     partition   a score a unit, higher for real ones       (auditor/scorers/partition.py)
+    linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
 
 A new attack is one file and one row here.
@@ -14,8 +15,11 @@ from __future__ import annotations
 from auditor.attacks.base import Attack
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.latent_probe import LatentProbe
+from auditor.attacks.linkage import Linkage
 from auditor.attacks.row_norm import RowNorm
 
-ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (GradientSupport(), RowNorm(), LatentProbe())}
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack for attack in (GradientSupport(), RowNorm(), Linkage(), LatentProbe())
+}
 
 __all__ = ["ATTACKS", "Attack"]

@@ -9,6 +9,7 @@ from auditor.capture import Capture
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
+from auditor.scorers.linkage import score_linkage
 from auditor.scorers.partition import score_partition
 from auditor.scorers.support import score_support
 from auditor.scorers.token import score_token
@@ -16,6 +17,11 @@ from auditor.splits import Splits
 
 Scorer = Callable[[Attack, Capture, Splits, str, Plan, Progress], Result]
 
-SCORERS: dict[str, Scorer] = {"support": score_support, "partition": score_partition, "token": score_token}
+SCORERS: dict[str, Scorer] = {
+    "support": score_support,
+    "partition": score_partition,
+    "linkage": score_linkage,
+    "token": score_token,
+}
 
 __all__ = ["SCORERS", "Scorer"]

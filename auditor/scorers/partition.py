@@ -16,7 +16,7 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Capture
+from auditor.capture import Capture, Flags, Integers
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Result, finite
@@ -28,7 +28,7 @@ from auditor.views import NotMeasurableError, UnitKey, UnitView, unit_view, unit
 
 CONTROL_AUC_RATIO = 0.65
 _NUM_BINS = 32
-_TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
+TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 
 
 def score_partition(
@@ -55,7 +55,11 @@ def score_partition(
         num_documents=found.num_clusters,
         num_frames=len(np.unique(view.group[test])),
         num_rows=int(test.sum()),
-        checks=(_check(found, twin, controls, plan),),
+        checks=(
+            auc_check(
+                "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
+            ),
+        ),
         baseline={"constant_auc_ratio": 0.5},
         twin={"auc_ratio": twin.auc_ratio, "lower_ratio": twin.lower_ratio, "upper_ratio": twin.upper_ratio},
         controls=tuple(controls),
@@ -69,8 +73,9 @@ def score_partition(
     )
 
 
-def _check(found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Check:
-    ceiling, statistics = plan.ceilings.partition_auc_ratio, plan.statistics
+def auc_check(metric: str, ceiling: float, *, found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Check:
+    """The check of an AUC against its ceiling; .5 is chance."""
+    statistics = plan.statistics
     error = found.standard_error_ratio
     detectable = None
     if error is not None:
@@ -94,7 +99,7 @@ def _check(found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Ch
     )
     words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)
     return Check(
-        "partition_auc", "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons
+        metric, "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons
     )
 
 
@@ -107,10 +112,16 @@ def _run(
     progress: Progress,
     alpha: float | None = None,
 ) -> tuple[UnitScores, Auc]:
-    """The reading that is best on select, and its AUC on test."""
     readings: list[UnitScores] = attack.run(view, None, progress)
     if not readings:
         raise NotMeasurableError("the train documents hold only real rows or only decoys")
+    return best_reading(readings, key, plan, generator, alpha)
+
+
+def best_reading(
+    readings: Sequence[UnitScores], key: UnitKey, plan: Plan, generator: np.random.Generator, alpha: float | None = None
+) -> tuple[UnitScores, Auc]:
+    """The reading that is best on select, and its AUC on test."""
     select, test = key.split == SELECT, key.split == TEST
 
     def on_select(reading: UnitScores) -> float:
@@ -132,14 +143,20 @@ def _run(
 
 def _twin(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Auc:
     """The same attack where the answers of every frame are dealt out at random, in training and in scoring."""
-    _, index = np.unique(view.group, return_inverse=True)
-    index = index.reshape(-1)
-    places, dealt = np.argsort(index, kind="stable"), np.lexsort((generator.random(len(index)), index))
-    real = np.empty_like(key.real)
-    real[places] = key.real[dealt]
+    real = deal_within_groups(key.real, view.group, generator)
     shuffled = UnitView(**(vars(view) | {"train_real": real[view.train_units]}))
     answers = UnitKey(real, key.split, key.document)
-    return _run(attack, shuffled, answers, plan, generator, silent, _TWIN_ALPHA)[1]
+    return _run(attack, shuffled, answers, plan, generator, silent, TWIN_ALPHA)[1]
+
+
+def deal_within_groups(real: Flags, group: Integers, generator: np.random.Generator) -> Flags:
+    """The answers [U] in random order within every group."""
+    _, index = np.unique(group, return_inverse=True)
+    index = index.reshape(-1)
+    places, dealt = np.argsort(index, kind="stable"), np.lexsort((generator.random(len(index)), index))
+    result = np.empty_like(real)
+    result[places] = real[dealt]
+    return result
 
 
 def _control(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:

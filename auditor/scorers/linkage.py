@@ -1,0 +1,94 @@
+"""Scores the linkage question: the AUC of real units against decoys when rows are compared with earlier frames.
+
+The reading is chosen by its AUC on select; the number comes from test, clustered on the document. In the twin the
+answers of every frame are dealt out at random. In the control every decoy of a copy is an earlier real row, sent
+again as it was, which the same attack must find above its ceiling.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import UnitScores
+from auditor.capture import Capture
+from auditor.plan import Plan
+from auditor.progress import Progress, silent
+from auditor.results import Control, Result
+from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.splits import TEST, Splits
+from auditor.statistics.auc import roc_points
+from auditor.views import LinkageView, UnitKey, linkage_view
+
+_ALARMS = {"found_at_1_percent_ratio": 0.01, "found_at_5_percent_ratio": 0.05}
+
+
+def score_linkage(
+    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
+) -> Result:
+    """AUC of the attack's best reading on the test documents, and the share of decoys found at few false alarms."""
+    view, key = linkage_view(capture, splits, family, plan)
+    generator = np.random.default_rng(plan.split.seed)
+    readings: list[UnitScores] = attack.run(view, None, progress)
+    chosen, found = best_reading(readings, key, plan, generator)
+    dealt = UnitKey(deal_within_groups(key.real, view.group, generator), key.split, key.document)
+    twin = best_reading(readings, dealt, plan, generator, TWIN_ALPHA)[1]
+    controls = [_control(attack, view, key, plan, generator)]
+    test = key.split == TEST
+    return Result(
+        attack=attack.name,
+        family=family,
+        question=attack.question,
+        partition="all",
+        knowledge=attack.knowledge,
+        given=f"{len(view.norm)} forward rows of {len(np.unique(view.group))} frames",
+        paper=attack.paper,
+        num_documents=found.num_clusters,
+        num_frames=len(np.unique(view.group[test])),
+        num_rows=int(test.sum()),
+        checks=(
+            auc_check(
+                "linkage_auc", plan.ceilings.linkage_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
+            ),
+        ),
+        baseline={"constant_auc_ratio": 0.5},
+        twin={"auc_ratio": twin.auc_ratio, "lower_ratio": twin.lower_ratio, "upper_ratio": twin.upper_ratio},
+        controls=tuple(controls),
+        details={
+            "reading": chosen.name,
+            "num_real": found.num_positive,
+            "num_decoys": found.num_negative,
+            **_found(readings, key),
+            "roc": roc_points(chosen.scores[test], key.real[test]),
+        },
+    )
+
+
+def _found(readings: list[UnitScores], key: UnitKey) -> dict[str, float]:
+    """Share of the test decoys below the score that few real rows are below, by reading."""
+    test = key.split == TEST
+    shares = {}
+    for reading in readings:
+        real, decoys = reading.scores[test & key.real], reading.scores[test & ~key.real]
+        for name, alarm in _ALARMS.items():
+            shares[f"{reading.name}_{name}"] = float((decoys < np.quantile(real, alarm)).mean())
+    return shares
+
+
+def _control(attack: Attack, view: LinkageView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:
+    """Whether the attack finds decoys that were planted as earlier real rows of the same capture."""
+    rows, norm = view.rows.copy(), view.norm.copy()
+    real = np.flatnonzero(key.real)[np.argsort(view.group[key.real], kind="stable")]
+    decoys = np.flatnonzero(~key.real)
+    num_earlier = np.searchsorted(view.group[real], view.group[decoys])
+    decoys, num_earlier = decoys[num_earlier > 0], num_earlier[num_earlier > 0]
+    source = real[(generator.random(len(decoys)) * num_earlier).astype(np.int64)]
+    rows[decoys], norm[decoys] = view.rows[source], view.norm[source]
+    planted = LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
+    _, found = best_reading(attack.run(planted, None, silent), key, plan, generator)
+    lower = found.lower_ratio
+    return Control(
+        "decoys of a copy replaced by earlier real rows",
+        found.auc_ratio,
+        lower is not None and lower > plan.ceilings.linkage_auc_ratio,
+    )
