@@ -31,7 +31,7 @@ MARKER = "quokka-marker-2718"
 NUM_DOCUMENTS = 15
 BLOCK = 8
 
-LATENT = {
+LATENT: dict[str, Any] = {
     "stack": {"kind": "gram"},
     "frame": {
         "mechanisms": ["bottleneck", "clip_noise", "decoys", "permutation", "rotation"],
@@ -39,7 +39,7 @@ LATENT = {
         "decoys": {"count": 12, "pool_size": 120},
     },
 }
-WIDE = {
+WIDE: dict[str, Any] = {
     "stack": {"kind": "transformer", "trainable": "full"},
     "frame": {
         "mechanisms": ["clip_noise", "decoys"],
@@ -341,3 +341,97 @@ def test_public_text_must_not_be_the_private_one(settings_for: Callable[..., Tln
     same = replace(settings, corpus=replace(settings.corpus, public_path=settings.corpus.path))
     with pytest.raises(SettingsError, match="public_path is the private text"):
         load_texts(same.model, same.corpus)
+
+
+QUIET = {"gradient": {"clip_norm": 10.0, "noise_multiplier": 1e-9}}
+WHOLE_BLOCKS = {"frame": {**LATENT["frame"], "decoys": {"count": 2 * BLOCK, "pool_size": 120}}}
+
+
+def _decoys(**values: Any) -> dict[str, Any]:
+    return {"frame": {**LATENT["frame"], "decoys": {"count": 12, "pool_size": 120, **values}}}
+
+
+@pytest.mark.parametrize("stack", [LATENT, WIDE], ids=["latent", "wide"])
+@pytest.mark.parametrize("policy", ["matched", "replay"])
+def test_decoys_that_bear_loss_have_gradients_as_long_as_real_ones(
+    run: Callable[..., Run], stack: dict[str, Any], policy: str
+) -> None:
+    """With next to no noise, under which clip_noise would show every decoy, none is short; the truth joins."""
+    done = run(stack, WHOLE_BLOCKS if stack is LATENT else {}, QUIET, {"gradient": {"policy": policy}})
+    assert done.defence["gradient"]["policy"] == policy
+    assert verify_bundle(done.bundle, done.keys / "trust.json").is_good
+    truth, frames = done.truth(), list(done.frames(channels_pb2.HOP_BACKWARD))
+    assert len(frames) == 4
+    for frame in frames:
+        norms = frame.tensor.norm(dim=-1)
+        real = torch.from_numpy(truth.records[(frame.session_hash, frame.header.step)].real)
+        assert 0 < real.sum() < real.numel()
+        assert norms[~real].min() > 100 * done.defence["gradient"]["sigma"]
+        assert 0.3 < norms[~real].median() / norms[real].median() < 3
+
+
+def test_replayed_decoys_are_whole_training_blocks_with_their_context(run: Callable[..., Run]) -> None:
+    """Each frame holds its block and two others, every position of each; the two are not real and train too."""
+    done = run(LATENT, WHOLE_BLOCKS, {"gradient": {"policy": "replay"}})
+    truth = done.truth()
+    texts = load_texts(done.settings.model, done.settings.corpus).private
+    blocks = {(int(document), *row) for row, document in zip(texts.tokens.tolist(), texts.documents, strict=True)}
+    num_seen = 0
+    for record in truth.records.values():
+        if record.phase != "train":
+            continue
+        for real, order, token, document in zip(record.real, record.order, record.token, record.document, strict=True):
+            assert real.sum() == BLOCK
+            assert np.bincount(order, minlength=BLOCK).tolist() == [3] * BLOCK
+            assert all(truth.documents[index]["member"] for index in document)
+            for name in np.unique(document):
+                rows = document == name
+                if rows.sum() == BLOCK:  # else two blocks of one document are mixed in the frame's order
+                    assert len(set(real[rows])) == 1
+                    assert (name, *token[rows][np.argsort(order[rows])].tolist()) in blocks
+                    num_seen += not real[rows].any()
+    assert num_seen > 10
+    assert len(done.report.history.loss) == 4
+
+
+def test_a_varying_number_of_real_rows_shows_in_the_truth_alone(run: Callable[..., Run]) -> None:
+    """Frames keep their size; rows that are not sent bear no loss, and what stands there is a decoy in the truth."""
+    done = run(LATENT, _decoys(min_real_rows=3), OPEN)
+    truth = done.truth()
+    assert {tuple(frame.tensor.shape[1:]) for frame in done.frames(channels_pb2.HOP_FORWARD)} == {(BLOCK + 12, 8)}
+    counts: set[int] = set()
+    for frame in done.frames(channels_pb2.HOP_BACKWARD):
+        record = truth.records[(frame.session_hash, frame.header.step)]
+        assert np.array_equal(frame.tensor.any(dim=-1).numpy(), record.real)
+        for real, order in zip(record.real, record.order, strict=True):
+            assert sorted(order[real].tolist()) == list(range(real.sum()))
+        counts |= set(record.real.sum(axis=1).tolist())
+    assert counts <= set(range(3, BLOCK + 1))
+    assert len(counts) > 2
+
+
+@pytest.mark.parametrize("kind", ["reencoded", "published"])
+def test_the_truth_names_every_kind_of_decoy(run: Callable[..., Run], kind: str) -> None:
+    """An open gradient shows exactly the decoys that the truth names, and the kind is announced."""
+    done = run(
+        LATENT, _decoys(kind=kind), OPEN, {"frame": {**_decoys(kind=kind)["frame"], "unsafe": kind == "published"}}
+    )
+    assert done.defence["frame"]["decoys"]["kind"] == kind
+    assert done.defence["frame"]["decoys"]["unsafe"] == (kind == "published")
+    truth = done.truth()
+    for frame in done.frames(channels_pb2.HOP_BACKWARD):
+        record = truth.records[(frame.session_hash, frame.header.step)]
+        assert np.array_equal(frame.tensor.any(dim=-1).numpy(), record.real)
+        assert (record.real.sum(axis=1) == BLOCK).all()
+        assert all(truth.documents[index]["member"] for index in record.document.flatten())
+
+
+def test_a_text_too_small_to_replay_is_refused_before_anything_crosses(
+    settings_for: Callable[..., TlnSettings],
+) -> None:
+    """Rather than the same block twice in a frame."""
+    many = {"frame": {**WIDE["frame"], "decoys": {"count": 1000, "pool_size": 2000}}}
+    settings = settings_for(WIDE, many, {"gradient": {"policy": "replay"}})
+    _prepare(settings)
+    with pytest.raises(SettingsError, match="too few to replay 1000 beside 6 real"):
+        finetune(settings, NoProgress(), lambda _: None)
