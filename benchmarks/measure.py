@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -31,15 +31,20 @@ def alternate(
     first: Callable[[], object], second: Callable[[], object], *, rounds: int, device: str = "cpu"
 ) -> tuple[list[float], list[float]]:
     """Seconds of each call, the two in turns; one call of each warms up. The order changes from round to round."""
-    timed(first, device)
-    timed(second, device)
-    left: list[float] = []
-    right: list[float] = []
-    for number in range(rounds):
-        pairs = [(first, left), (second, right)]
-        for call, into in pairs if number % 2 == 0 else reversed(pairs):
-            into.append(timed(call, device))
+    left, right = in_turns((first, second), rounds=rounds, device=device)
     return left, right
+
+
+def in_turns(calls: Sequence[Callable[[], object]], *, rounds: int, device: str = "cpu") -> list[list[float]]:
+    """Seconds of each call, as many of each; one call of each warms up. Every round begins with another one."""
+    for call in calls:
+        timed(call, device)
+    seconds: list[list[float]] = [[] for _ in calls]
+    for number in range(rounds):
+        for place in range(len(calls)):
+            chosen = (number + place) % len(calls)
+            seconds[chosen].append(timed(calls[chosen], device))
+    return seconds
 
 
 def timed(call: Callable[[], object], device: str = "cpu") -> float:

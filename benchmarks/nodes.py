@@ -23,6 +23,7 @@ class Nodes:
     tls: TlsFiles
     ucn_port: int
     tap_port: int
+    ucn_process: int = 0
 
     @property
     def direct(self) -> TlnSettings:
@@ -37,6 +38,17 @@ class Nodes:
     def _settings(self, port: int) -> TlnSettings:
         connection = ConnectionSettings(address=f"127.0.0.1:{port}", tls=self.tls, connect_timeout_seconds=60)
         return replace(TlnSettings(), model=self.model, connection=connection)
+
+
+@contextlib.contextmanager
+def running_gram(folder: Path, model: ModelSettings) -> Iterator[Nodes]:
+    """Starts an untrusted node for the gram stack alone, which loads no layers of the model; stops it afterwards."""
+    files = init_pki(folder / "pki", loopback=True)
+    nodes = Nodes(model, files["tln"], free_port(), tap_port=0)
+    only_gram = ["--set", 'stacks=["gram"]', "--set", f"gram_device={model.device}"]
+    with Processes(folder) as processes:
+        process = processes.start("ucn-gram", [*_ucn(nodes, files["ucn"]), *only_gram], nodes.ucn_port)
+        yield replace(nodes, ucn_process=process)
 
 
 @contextlib.contextmanager

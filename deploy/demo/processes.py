@@ -42,8 +42,11 @@ class Processes:
             with contextlib.suppress(ProcessFailedError):
                 self.stop(name)
 
-    def start(self, name: str, arguments: Sequence[str], port: int) -> None:
-        """Starts a server in the background and waits until `port` accepts; its output goes to `name`.log."""
+    def start(self, name: str, arguments: Sequence[str], port: int) -> int:
+        """Starts a server in the background, waits until `port` accepts and returns its process id.
+
+        Its output goes to `name`.log.
+        """
         with (self._log_dir / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own programs
                 program(arguments),
@@ -59,6 +62,7 @@ class Processes:
                     f"{name} ended with code {process.returncode}; see {log.name}\n{_tail(log.name)}"
                 )
             time.sleep(0.1)
+        return process.pid
 
     def stop(self, name: str) -> None:
         """SIGTERM, a grace period, SIGKILL. ProcessFailedError when the program did not end with code 0."""
