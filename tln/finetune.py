@@ -29,6 +29,7 @@ from splitwire import __version__
 from splitwire.backbone import load_tokenizer
 from splitwire.errors import PeerError, RecordingError, SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file
+from tln.adversaries import Adversaries
 from tln.calibration import median_gradient_norm
 from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash
 from tln.connect import Connected, PolicyMaker, TrustedParts, connect
@@ -68,6 +69,7 @@ class Report:
     utility: Utility
     seconds_a_step: float
     frames_a_second: float
+    adversaries: dict[str, Any]
 
 
 def finetune(
@@ -136,7 +138,30 @@ def _trainer(
         targets = prepared.public_targets if needs_targets else None
         public = TrainingText(texts.public, torch.arange(len(texts.public)), None, targets)
     return Trainer(
-        connected.model, settings.train, settings.loss, text, connected.run_key, connected.metrics.time_step, public
+        connected.model,
+        settings.train,
+        settings.loss,
+        text,
+        connected.run_key,
+        connected.metrics.time_step,
+        public,
+        _adversaries(settings, connected, texts.private.labels[membership.train]),
+    )
+
+
+def _adversaries(settings: TlnSettings, connected: Connected, labels: torch.Tensor) -> Adversaries | None:
+    if not settings.adversaries.is_on:
+        return None
+    model = connected.model
+    return Adversaries(
+        settings.adversaries,
+        row_width=settings.frame.bottleneck.width,
+        hidden_width=int(model.config.hidden_size),
+        labels=labels,
+        vocabulary_size=int(model.config.vocab_size),
+        is_permuted="permutation" in settings.frame.mechanisms,
+        run_key=connected.run_key,
+        device=model.head.device,
     )
 
 
@@ -198,7 +223,17 @@ def _run(
         utility=utility,
         seconds_a_step=history.seconds / steps,
         frames_a_second=steps * settings.train.frames_per_step / history.seconds,
+        adversaries=_adversary_report(trainer),
     )
+
+
+def _adversary_report(trainer: Trainer) -> dict[str, Any]:
+    """Losses by step, and seconds a step that the step's own time leaves out; empty without adversaries."""
+    adversaries = trainer.adversaries
+    if adversaries is None:
+        return {}
+    by_step = {f"{name}_by_step": values for name, values in adversaries.history.items()}
+    return {"seconds_a_step": adversaries.seconds / trainer.num_steps, **by_step}
 
 
 def _score(
@@ -342,4 +377,5 @@ def as_tree(report: Report) -> dict[str, Any]:
         "train_seconds": history.seconds,
         "seconds_a_step": report.seconds_a_step,
         "frames_a_second": report.frames_a_second,
+        "adversaries": report.adversaries,
     }

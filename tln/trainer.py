@@ -1,6 +1,7 @@
 """Private fine-tuning: the loop.
 
     head -> protect -> crossing -> restore -> (distillation) -> tail -> cross-entropy
+              `-> (adversaries)
 
 Many frames cross in one message a step. Each node takes one AdamW step, on the gradients of that step alone. The order
 of blocks, the initial private weights and who is held out come from the run key, which is fresh for every run.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tln.adversaries import Adversaries
 from tln.batches import ORDER_SCOPE, StepBatch, check_enough, demand_of, make_batch
 from tln.calibration import local_gradient
 from tln.checkpoints import Stateful
@@ -28,7 +30,7 @@ from tln.keys import RunKey
 from tln.losses import LossSettings, private_loss
 from tln.mechanisms import Mechanism
 from tln.model import SplitModelForCausalLM
-from tln.pipeline import FramePipeline
+from tln.pipeline import RELEASED, FramePipeline
 from tln.progress import Progress
 from tln.train_settings import TrainSettings
 from tln.utility import restored_rows
@@ -74,7 +76,7 @@ class History:
 class Trainer:
     """Trains the private parts of a split model here, and has the untrusted node train its own.
 
-    `time_step` is told how many seconds each step took.
+    `time_step` is told how many seconds each step took, the time of `adversaries` apart.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class Trainer:
         run_key: RunKey,
         time_step: Callable[[float], object] = lambda _seconds: None,
         public: TrainingText | None = None,
+        adversaries: Adversaries | None = None,
     ) -> None:
         self.model = model
+        self.adversaries = adversaries
         self.public = public
         self.history = History()
         self.num_done = 0
@@ -96,6 +100,8 @@ class Trainer:
         self.text = text
         self._run_key = run_key
         self._time_step = time_step
+        if adversaries is not None:
+            model.pipeline.keeps_released = True
         freeze_parts(model, settings)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -197,7 +203,11 @@ class Trainer:
 
     def _parts(self) -> dict[str, Stateful]:
         """By name, what keeps something from step to step beside parameters."""
-        candidates: dict[str, object] = {"history": self.history, "policy": self.model.crossing.policy}
+        candidates: dict[str, object] = {
+            "history": self.history,
+            "policy": self.model.crossing.policy,
+            "adversaries": self.adversaries,
+        }
         candidates |= {f"mechanism.{part.name}": part for part in self.model.pipeline.mechanisms}
         return {name: part for name, part in candidates.items() if isinstance(part, Stateful)}
 
@@ -217,9 +227,9 @@ class Trainer:
         while self.num_done < last:
             if every and self.num_done % every == 0:
                 keep(self)
-            began = time.monotonic()
+            began, apart = time.monotonic(), self._seconds_apart()
             self._step(text, next(batches))
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - began - (self._seconds_apart() - apart)
             self.num_done, self.history.seconds = self.num_done + 1, self.history.seconds + seconds
             self._time_step(seconds)
             progress.advance(1, self._note(text, seconds))
@@ -235,11 +245,12 @@ class Trainer:
         factor = learning_rate_factor(self.num_done, self.settings.warmup_steps)
         batch = self._batch(text, chosen)
         context = self._context(text, batch, step=self.model.crossing.reserve_step())
-        restored = restored_rows(self.model, self._hidden(text, batch.numbers), context)
+        hidden = self._hidden(text, batch.numbers)
+        restored = restored_rows(self.model, hidden, context)
         target = self._targets(text, batch, restored.device)
         labels = batch.loss_labels(text.blocks.labels[batch.numbers])
         value = private_loss(self.model.tail, restored, target, labels, self.loss, batch.sent_rows(labels.shape[1]))
-        value.total.backward()  # type: ignore[no-untyped-call]
+        self._add_pressure(value.total, hidden, context).backward()  # type: ignore[no-untyped-call]
         self._update(factor)
         if text is self.public:
             history.public_loss.append(value.total.item() / len(labels))
@@ -247,6 +258,16 @@ class Trainer:
         history.loss.append(value.total.item() / len(labels))
         history.distillation.append(value.distillation)
         history.cross_entropy.append(value.cross_entropy)
+
+    def _add_pressure(self, total: torch.Tensor, hidden: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """The loss with what the encoder is to feel of the adversaries; the loss itself without any."""
+        if self.adversaries is None:
+            return total
+        released = context.stash.pop(RELEASED)
+        return total + self.adversaries.step(released, hidden, context).on(released.rows)
+
+    def _seconds_apart(self) -> float:
+        return 0.0 if self.adversaries is None else self.adversaries.seconds
 
     def _update(self, factor: float) -> None:
         settings, crossing = self.settings, self.model.crossing

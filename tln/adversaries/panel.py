@@ -33,6 +33,7 @@ from tln.context import NO_LABEL, ProtectedFrame, StepContext
 from tln.keys import RunKey
 
 _SCOPE = "adversaries"
+_HISTORY = "history."
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class _Seen:
 
 
 class Adversaries:
-    """The heads and MINE with their optimizer. `labels` are the next tokens of the training text, of any shape."""
+    """The heads and MINE with their optimizer. `labels` are the next tokens of the training text, of any shape.
+
+    `history` has one value a step of what `Pressure.losses` names, `seconds` what all steps took.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,8 @@ class Adversaries:
     ) -> None:
         self.settings = settings
         self.num_steps = 0
+        self.history: dict[str, list[float]] = {}
+        self.seconds = 0.0
         self._run_key = run_key
         self._with_place = not is_permuted
         self._table = token_table(labels, vocabulary_size, settings.token_classes)
@@ -119,11 +125,20 @@ class Adversaries:
         for update in range(self.settings.updates):
             self._update(seen, update)
         gradient, losses = self._press(seen)
-        return Pressure(gradient, losses, time.monotonic() - began)
+        for name, value in losses.items():
+            self.history.setdefault(name, []).append(value)
+        seconds = time.monotonic() - began
+        self.seconds += seconds
+        return Pressure(gradient, losses, seconds)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that a later step depends on beside settings, training text and run key. For a checkpoint."""
-        tensors = {"num_steps": torch.tensor(self.num_steps)}
+        tensors = {
+            "num_steps": torch.tensor(self.num_steps),
+            "seconds": torch.tensor(self.seconds, dtype=torch.float64),
+        }
+        for name, values in self.history.items():
+            tensors[f"{_HISTORY}{name}"] = torch.tensor(values, dtype=torch.float64)
         for name, parameter in self.networks.named_parameters():
             tensors[f"parameter.{name}"] = parameter.detach()
             for key, value in self._moments(parameter).items():
@@ -132,7 +147,12 @@ class Adversaries:
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Goes on where `state` was taken, with equal settings."""
-        self.num_steps = int(tensors["num_steps"])
+        self.num_steps, self.seconds = int(tensors["num_steps"]), float(tensors["seconds"])
+        self.history = {
+            name.removeprefix(_HISTORY): values.tolist()
+            for name, values in tensors.items()
+            if name.startswith(_HISTORY)
+        }
         for name, parameter in self.networks.named_parameters():
             with torch.no_grad():
                 parameter.copy_(tensors[f"parameter.{name}"])
