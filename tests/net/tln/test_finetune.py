@@ -69,7 +69,7 @@ class Run:
         return read_truth(self.bundle / TRUTH_FILE, self.keys / "audit.key")
 
     def frames(self, hop: int) -> Iterator[RecordedFrame]:
-        return open_bundle(self.bundle).frames(hop)  # type: ignore[arg-type]
+        return open_bundle(self.bundle).frames(hop)
 
 
 @pytest.fixture(scope="module")
