@@ -79,16 +79,10 @@ def test_permutations_hold_every_index_once() -> None:
     assert len({tuple(order) for order in orders}) > 45
 
 
-def test_permutations_match_a_slow_fisher_yates() -> None:
-    """The vectorised shuffle swaps as the textbook one does on the same uniforms."""
-    uniforms = _stream().uniforms(4, 6)
-    expected = []
-    for row in uniforms:
-        order = list(range(7))
-        for last in range(6, 0, -1):
-            chosen = int(row[last - 1] * (last + 1))
-            order[last], order[chosen] = order[chosen], order[last]
-        expected.append(order)
+def test_permutations_are_the_order_of_uniforms() -> None:
+    """A slow sort of the same uniforms, frame by frame, gives the same."""
+    uniforms = _stream().uniforms(4, 7)
+    expected = [sorted(range(7), key=lambda place, row=row: row[place]) for row in uniforms]
     assert _stream().permutations(4, 7).tolist() == expected
 
 
@@ -113,6 +107,32 @@ def test_rotations_are_orthogonal() -> None:
     identity = torch.eye(16, dtype=torch.float64)
     assert torch.allclose(rotations @ rotations.transpose(1, 2), identity.expand(5, 16, 16), atol=1e-12)
     assert not torch.allclose(rotations[0], rotations[1])
+
+
+def test_rotations_match_slow_reflections() -> None:
+    """One reflection after the other, written out, on the same Gaussians."""
+    width = 5
+    gaussians = iter(_stream().normals(2, width * (width + 1) // 2).reshape(-1))
+    for rotation in _stream().rotations(2, width).numpy():
+        lower = np.zeros((width, width))
+        for row in range(width):
+            for column in range(row + 1):
+                lower[row, column] = next(gaussians)
+        expected, signs = np.eye(width), np.sign(np.diag(lower))
+        for place in range(width - 1):
+            vector = lower[:, place].copy()
+            vector[place] += signs[place] * np.linalg.norm(vector)
+            expected = expected @ (np.eye(width) - 2 * np.outer(vector, vector) / (vector @ vector))
+        signs[:-1] *= -1
+        assert rotation == pytest.approx(expected * signs, abs=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_small_rotations_are_orthogonal(width: int) -> None:
+    """A rotation of one coordinate is a sign."""
+    rotations = _stream().rotations(9, width)
+    assert torch.allclose(rotations @ rotations.mT, torch.eye(width, dtype=torch.float64), atol=1e-12)
+    assert 0 < int((torch.linalg.det(rotations) > 0).sum()) < 9
 
 
 def test_frame_keys_need_a_scope() -> None:
