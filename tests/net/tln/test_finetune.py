@@ -435,3 +435,33 @@ def test_a_text_too_small_to_replay_is_refused_before_anything_crosses(
     _prepare(settings)
     with pytest.raises(SettingsError, match="too few to replay 1000 beside 6 real"):
         finetune(settings, NoProgress(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (LATENT, {"frame": {"mechanisms": [*LATENT["frame"]["mechanisms"], "mixup"], "mixup": {"pool_size": 60}}}),
+        (LATENT, _decoys(kind="reencoded")),
+        (LATENT, _decoys(min_real_rows=3)),
+        (LATENT, WHOLE_BLOCKS, {"gradient": {"policy": "replay"}}),
+        (LATENT, {"gradient": {"policy": "matched"}}),
+    ],
+    ids=["mixup", "reencoded", "varying", "replay", "matched"],
+)
+def test_adversaries_work_with_every_kind_of_frame_and_nothing_of_theirs_crosses(
+    run: Callable[..., Run], layers: tuple[dict[str, Any], ...]
+) -> None:
+    """As many frames of the same shapes as without; the defence names them, the report has each of their steps."""
+    adversaries = {"heads": ["token", "property", "reconstruction"], "mine_weight": 0.1, "gram_weight": 0.1}
+    done = run(*layers, {"adversaries": {**adversaries, "warmup_steps": 1, "hidden_width": 16}})
+    assert verify_bundle(done.bundle, done.keys / "trust.json").is_good
+    assert done.defence["adversaries"]["heads"] == "property, reconstruction, token"
+    assert "no certificate" in done.defence["adversaries"]["mine"]
+    told = json.loads((Path(done.settings.train.out) / REPORT_FILE).read_text())["adversaries"]
+    losses = {name for name in told if name != "seconds_a_step"}
+    assert losses == {f"{name}_by_step" for name in ("token", "property", "reconstruction", "mine_nats", "gram_spread")}
+    assert all(len(told[name]) == 4 and np.isfinite(told[name]).all() for name in losses)
+    assert told["seconds_a_step"] > 0
+    backward = [tuple(frame.tensor.shape) for frame in done.frames(channels_pb2.HOP_BACKWARD)]
+    width = BLOCK + done.settings.frame.decoys.count
+    assert backward == [(6, width, 8)] * 4
