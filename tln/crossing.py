@@ -7,7 +7,8 @@ What leaves: the rows given to `cross`, the gradient as the policy releases it, 
 that tln/context.py names. Nothing else of the context is read here.
 
 Refused: sending a gradient without a policy; anything of the peer's that has another step, hop, dtype or shape than
-asked for, or NaN or Inf; using the graph of a step twice (the peer keeps it once).
+asked for, or NaN or Inf, or that it has answered to other rows before (tln.replay_window); using the graph of a step
+twice (the peer keeps it once).
 
 Invariants: FORWARD frames and control messages take steps of one strictly increasing counter, in the order in which
 they are sent. Reserve a step, use it, then reserve the next. What garbage collection frees (caches, graphs) is only
@@ -31,6 +32,7 @@ from splitwire.frames import FrameLimits, encode_frame, payload_bytes, wire_dtyp
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
+from tln.replay_window import ReplayWindow
 from tln.replies import control_reader, frame_reader, squared_norm
 from tln.transport import Route, Transport
 
@@ -102,6 +104,7 @@ class Crossing:
         self.is_training = is_training
         self.forward_listeners: list[ForwardListener] = []
         self.guards: list[Guard] = []
+        self.window = ReplayWindow()
         self._request_dtype = wire_dtype(request_dtype)
         self._response_dtype = wire_dtype(response_dtype)
         self._max_frame_bytes = max_frame_bytes
@@ -254,6 +257,7 @@ class Crossing:
         frame = self.transport.exchange(
             outgoing.messages, route, lambda: frame_reader(route, self._response_dtype, like.shape)
         )
+        self.window.check(route, like, frame.tensor)
         return frame.tensor.to(like.device, like.dtype)
 
     def deliver(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:

@@ -31,6 +31,7 @@ from splitwire.errors import FrameError, PeerError, SettingsError, StateError, U
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.peer_errors import ConnectionLostError, from_rpc
+from tln.replay_window import DEFAULT_WINDOW, check_window
 from tln.stream import ExchangeStream, Watch, Watchdog
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ class ConnectionSettings:
     """How often one exchange is tried after the connection was lost; 0 for never."""
     retry_seconds: float = 30.0
     """How long these tries may take together."""
+    replay_window: int = DEFAULT_WINDOW
+    """How many answers are remembered, to refuse one that comes again for other rows; 0 for none."""
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"):
@@ -67,6 +70,7 @@ class ConnectionSettings:
                 raise SettingsError(f"connection.{name} is {getattr(self, name)}", remedy="give a positive number")
         if self.retry_attempts < 0:
             raise SettingsError(f"connection.retry_attempts is {self.retry_attempts}", remedy="give 0 or more")
+        check_window(self.replay_window)
 
 
 WireObserver = Callable[[WireRecord], object]

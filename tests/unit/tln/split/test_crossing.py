@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from splitwire.errors import FrameError, LimitError, SettingsError, StateError, UnavailableError
+from splitwire.errors import FrameError, LimitError, ReplayError, SettingsError, StateError, UnavailableError
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.context import StepContext
 from tln.session import StackSettings
@@ -74,6 +74,24 @@ def test_rows_that_are_not_finite_are_refused_in_both_directions(split: Callable
     pair.transport.mangle = poison
     with pytest.raises(FrameError, match="RETURN rows of step 2"), torch.no_grad():
         pair.crossing.cross(rows(), context(pair.crossing, "evaluate"))
+
+
+def test_an_old_answer_under_a_new_step_is_refused(split: Callable[..., Any]) -> None:
+    """The node sends what it sent before, with the header that is due now; the same rows may be answered the same."""
+    pair = split("llama")
+    old: list[bytes] = []
+
+    def repeat(response: stack_pb2.ExchangeResponse) -> stack_pb2.ExchangeResponse:
+        old.append(response.frame.data)
+        response.frame.data = old[0]
+        return response
+
+    pair.transport.mangle = repeat
+    with torch.no_grad():
+        pair.crossing.cross(rows(), context(pair.crossing, "evaluate"))
+        pair.crossing.cross(rows(), context(pair.crossing, "evaluate"))
+        with pytest.raises(ReplayError, match="answer to FORWARD of step 3 is the one it gave to FORWARD of step 2"):
+            pair.crossing.cross(-rows(), context(pair.crossing, "evaluate"))
 
 
 def test_an_answer_of_another_kind_is_refused(split: Callable[..., Any]) -> None:
