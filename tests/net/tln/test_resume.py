@@ -1,0 +1,187 @@
+"""A run that goes on from its checkpoints, over the real wire: what crosses again, and what must not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitwire.bundles import TRUTH_FILE, open_bundle, read_truth
+from splitwire.errors import HandshakeError, SettingsError, StateError
+from splitwire.sealing import write_audit_keys
+from splitwire.settings import build
+from splitwire.tls import TlsFiles
+from splitwire.v1 import channels_pb2
+from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
+from tln.context import NO_DOCUMENT
+from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, Resume, finetune
+from tln.prepare import dependencies_of, load_texts, prepare
+from tln.progress import NoProgress
+from tln.settings import TlnSettings
+
+FORWARD = channels_pb2.HOP_FORWARD
+STEPS, EVERY, BREAK_AFTER = 8, 3, 5
+BLOCK = 8
+
+
+class Breaks(NoProgress):
+    """Ends the run from the inside after some training steps, without a chance to tidy up."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+        self._task = ""
+
+    def begin(self, task: str, total: int) -> None:  # noqa: ARG002 - the seam
+        self._task = task
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        if "training" in self._task and note:
+            self._left -= count
+            if not self._left:
+                raise KeyboardInterrupt
+
+
+@pytest.fixture
+def settings(start_node: Callable[..., Any], pki: dict[str, TlsFiles], tmp_path: Path) -> TlnSettings:
+    """A recorded run on the latent stack, against a node that keeps checkpoints."""
+    node = start_node(checkpoint_dir=tmp_path / "ucn")
+    write_audit_keys(tmp_path / "keys")
+    for name in ("private", "public"):
+        lines = [
+            json.dumps({"id": f"{name}-{index}", "text": f"{name} text number {index} about walking home. " * 2})
+            for index in range(8)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    tree = {
+        "model": {"source": node.settings.model.source, "first_layer": 2, "last_layer": 4},
+        "connection": {
+            "address": node.settings.listen,
+            "tls": {name: str(path) for name, path in vars(pki["tln"]).items()},
+        },
+        "stack": {"kind": "gram"},
+        "frame": {
+            "mechanisms": ["bottleneck", "clip_noise", "decoys", "permutation", "rotation"],
+            "bottleneck": {"width": 8},
+            "decoys": {"count": 12, "pool_size": 120},
+        },
+        "gradient": {"clip_multiple": 2.0},
+        "corpus": {
+            "path": str(tmp_path / "private.jsonl"),
+            "public_path": str(tmp_path / "public.jsonl"),
+            "block_tokens": BLOCK,
+        },
+        "train": {
+            "out": str(tmp_path / "out"),
+            "steps": STEPS,
+            "frames_per_step": 4,
+            "max_evaluation_blocks": 2,
+            "checkpoint_every": EVERY,
+        },
+        "record": {"folder": str(tmp_path / "first"), "audit_key": str(tmp_path / "keys" / "audit.pub")},
+    }
+    built = build(TlnSettings, tree, "test")
+    texts = load_texts(built.model, built.corpus)
+    prepare(built.model, built.prepare, texts, NoProgress(), dependencies_of(built.model, texts))
+    return built
+
+
+def _break_off(settings: TlnSettings, after: int = BREAK_AFTER) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        finetune(settings, Breaks(after), lambda _: None)
+
+
+def _go_on(settings: TlnSettings, folder: str, resume: Resume = "same_noise") -> Report:
+    record = replace(settings.record, folder=str(Path(settings.record.folder).with_name(folder)))
+    return finetune(replace(settings, record=record), NoProgress(), lambda _: None, resume=resume)
+
+
+def _forwards(folder: Path) -> dict[int, str]:
+    return {frame.header.step: frame.message_digest for frame in open_bundle(folder).frames(FORWARD)}
+
+
+def test_steps_taken_again_are_the_same_bytes_and_a_segment_tells_their_scope(
+    settings: TlnSettings, tmp_path: Path
+) -> None:
+    """Two sessions, two bundles, one run: frames of the same step are equal, and none is missing."""
+    _break_off(settings)
+    assert sorted(path.name for path in tmp_path.joinpath("out").iterdir()) == [STATE_FILE, KEY_FILE, JOURNAL_FILE]
+    report = _go_on(settings, "second")
+    first, second = _forwards(tmp_path / "first"), _forwards(tmp_path / "second")
+    again = first.keys() & second.keys()
+    assert len(again) == BREAK_AFTER - EVERY
+    assert all(first[step] == second[step] for step in again)
+    assert len(report.history.loss) == STEPS
+    (scope,) = {frame.session_hash for frame in open_bundle(tmp_path / "first").frames(FORWARD)}
+    assert open_bundle(tmp_path / "second").settings["key_scope"] == scope != report.session_hash
+    assert sorted(path.name for path in tmp_path.joinpath("out").iterdir()) == [REPORT_FILE, WEIGHTS_FILE]
+    assert list(tmp_path.joinpath("ucn").rglob("*.safetensors")) == []
+
+
+def test_other_bytes_under_the_old_noise_never_cross(settings: TlnSettings, tmp_path: Path) -> None:
+    """The run stops before that frame; with fresh noise it goes on, and no frame is one of the first time."""
+    _break_off(settings)
+    journal = tmp_path / "out" / JOURNAL_FILE
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(f"{line.rsplit(' ', 1)[0]} {'0' * 64}" for line in lines) + "\n")
+    with pytest.raises(StateError, match="has other bytes under the same noise"):
+        _go_on(settings, "refused")
+    assert _forwards(tmp_path / "refused") == {}
+    report = _go_on(settings, "fresh", "fresh_noise")
+    first, fresh = _forwards(tmp_path / "first"), _forwards(tmp_path / "fresh")
+    assert not set(first.values()) & set(fresh.values())
+    assert first.keys() & fresh.keys()
+    assert len(report.history.loss) == STEPS
+    assert "key_scope" not in open_bundle(tmp_path / "fresh").settings
+
+
+def test_a_checkpoint_that_is_not_the_one_saved_there_is_refused(settings: TlnSettings, tmp_path: Path) -> None:
+    """A node whose disk was put back would train on from other weights."""
+    _break_off(settings)
+    (file,) = tmp_path.joinpath("ucn").rglob("*.safetensors")
+    other = tmp_path / "elsewhere"
+    _break_off(replace(settings, train=replace(settings.train, out=str(other)), record=type(settings.record)()))
+    (swapped,) = set(tmp_path.joinpath("ucn").rglob("*.safetensors")) - {file}
+    file.write_bytes(swapped.read_bytes())
+    with pytest.raises(HandshakeError, match="not the one that this run saved"):
+        _go_on(settings, "second")
+
+
+def test_only_the_same_run_is_resumed(settings: TlnSettings, tmp_path: Path) -> None:
+    """Other settings, another text, no checkpoint, and a folder in use each end in one message before anything."""
+    with pytest.raises(SettingsError, match="holds no checkpoint"):
+        _go_on(settings, "second")
+    _break_off(settings)
+    with pytest.raises(SettingsError, match="is not empty"):
+        finetune(settings, NoProgress(), lambda _: None)
+    with pytest.raises(SettingsError, match="settings or texts are not those of the checkpoint"):
+        _go_on(replace(settings, train=replace(settings.train, learning_rate=0.5)), "second")
+    text = Path(settings.corpus.path)
+    text.write_text(text.read_text().replace("home", "away"))
+    texts = load_texts(settings.model, settings.corpus)
+    prepare(settings.model, settings.prepare, texts, NoProgress(), dependencies_of(settings.model, texts))
+    with pytest.raises(SettingsError, match="settings or texts are not those of the checkpoint"):
+        _go_on(settings, "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_public_steps_come_first_and_only_public_text_is_in_their_frames(settings: TlnSettings, tmp_path: Path) -> None:
+    """Resuming in the middle of the public phase goes on with it; the report keeps both phases apart."""
+    public = replace(settings, train=replace(settings.train, public_steps=4))
+    _break_off(public, after=2)
+    report = _go_on(public, "second")
+    assert (len(report.history.public_loss), len(report.history.loss)) == (4, STEPS)
+    keys = tmp_path / "keys" / "audit.key"
+    records = [
+        record
+        for folder in ("first", "second")
+        for record in read_truth(tmp_path / folder / TRUTH_FILE, keys).records.values()
+        if record.phase == "train"
+    ]
+    of_public = [bool(np.all(record.document[record.real] == NO_DOCUMENT)) for record in records]
+    assert of_public == [True] * (2 + 4) + [False] * STEPS
+    assert not np.any(records[6].document[records[6].real] == NO_DOCUMENT)
