@@ -56,13 +56,16 @@ def verify_bundle(folder: Path, trust: Path | None = None) -> VerifyReport:
         report.problems.append(f"{folder} is no folder. Give the folder of a bundle")
         return report
     manifest = _read_manifest(folder, report)
+    named: set[str] = set()
     if manifest is not None:
         report.is_complete = True
         report.num_dropped = manifest.num_dropped
         _check_signature(folder, signers, report)
-        _check_files(folder, manifest, report)
+        named = _check_files(folder, manifest, report)
         _check_drops(manifest, report)
-    _check_content(folder, manifest, report)
+    contradictions = _check_content(folder, manifest, report)
+    if WIRE_FILE not in named:  # else they follow from what was told of the file, which is told once
+        report.problems += contradictions
     return report
 
 
@@ -113,17 +116,22 @@ def _tell_unsigned(signers: dict[str, str] | None, report: VerifyReport) -> None
     (report.notes if signers is None else report.problems).append(text)
 
 
-def _check_files(folder: Path, manifest: Manifest, report: VerifyReport) -> None:
-    present = set(list_files(folder))
+def _check_files(folder: Path, manifest: Manifest, report: VerifyReport) -> set[str]:
+    """The names of the files of the manifest with which something is wrong."""
+    present, named = set(list_files(folder)), set()
     for name, entry in manifest.files.items():
         if name not in present:
             report.problems.append(f"{name} is missing. Restore it from the recorder")
         elif hash_file(folder / name) != entry:
             report.problems.append(f"{name} was changed since the recorder closed the bundle. Restore it")
+        else:
+            continue
+        named.add(name)
     for name in sorted(present - manifest.files.keys()):
         report.problems.append(f"{name} is not in the manifest. Move it out of the bundle")
     if manifest.settings_hash != settings_digest(manifest.settings):
         report.problems.append("settings_hash does not fit the settings of the manifest. Restore the manifest")
+    return named
 
 
 def _check_drops(manifest: Manifest, report: VerifyReport) -> None:
@@ -134,8 +142,11 @@ def _check_drops(manifest: Manifest, report: VerifyReport) -> None:
         )
 
 
-def _check_content(folder: Path, manifest: Manifest | None, report: VerifyReport) -> None:
-    """Reads every message, so that each chunk's checksum is checked, and compares settings and counts."""
+def _check_content(folder: Path, manifest: Manifest | None, report: VerifyReport) -> list[str]:
+    """Reads every message, so that each chunk's checksum is checked, and compares settings and counts.
+
+    Fills the counts and returns the problems.
+    """
     try:
         bundle = Bundle(folder, manifest)
         messages: Counter[str] = Counter()
@@ -144,10 +155,11 @@ def _check_content(folder: Path, manifest: Manifest | None, report: VerifyReport
             messages[hop_name(record.hop)] += 1
             sizes[hop_name(record.hop)] += len(record.message)
     except BundleError as error:
-        report.problems.append(str(error))
-        return
+        return [str(error)]
     report.counts = {name: HopCount(count, sizes[name]) for name, count in messages.items()}
+    problems = []
     if manifest is not None and report.counts != manifest.counts:
-        report.problems.append(f"the counts of {WIRE_FILE} differ from those of the manifest. Restore both")
+        problems.append(f"the counts of {WIRE_FILE} differ from those of the manifest. Restore both")
     if manifest is not None and bundle.settings != manifest.settings:
-        report.problems.append(f"the settings in {WIRE_FILE} differ from those of the manifest. Restore both")
+        problems.append(f"the settings in {WIRE_FILE} differ from those of the manifest. Restore both")
+    return problems

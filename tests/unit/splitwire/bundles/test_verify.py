@@ -90,6 +90,17 @@ def test_a_changed_file_is_named(bundle: Path, keys: Path, name: str) -> None:
     assert f"{name} was changed" in problem(bundle, keys / "trust.json")
 
 
+@pytest.mark.parametrize("place", [-3, 200, 2000])
+def test_a_changed_file_is_told_once(bundle: Path, keys: Path, place: int) -> None:
+    """What no longer fits in it follows; the checksum of a chunk is no second problem."""
+    change_byte(bundle / "wire.mcap", place)
+    (told,) = verify_bundle(bundle, keys / "trust.json").problems
+    assert told.startswith("wire.mcap was changed")
+    (bundle / "wire.mcap").unlink()
+    (told,) = verify_bundle(bundle, keys / "trust.json").problems
+    assert told.startswith("wire.mcap is missing")
+
+
 @pytest.mark.parametrize("name", ["wire.mcap", "truth.sealed"])
 def test_a_missing_file_is_named(bundle: Path, keys: Path, name: str) -> None:
     (bundle / name).unlink()
