@@ -55,14 +55,14 @@ class Pressure:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Rows [N, R, D] and what there is to learn about them, each [N, R]; `hidden` [N, R, H] is 0 for decoys.
+    """Rows [N, R, D], their invariants [N, R, 22] and what there is to learn about them, each [N, R].
 
-    `asked` marks rows with a label, decoys too; `pressed` those that are encoded now: real and
-    replayed ones. `ranks` [draws, N, R] are random numbers
-    whose order shuffles.
+    `asked` marks rows with a label, decoys too; `pressed` those that are encoded now: real and replayed ones. `hidden`
+    [N, R, H] means something for real rows only. The order of the random `ranks` [draws, N, R] shuffles.
     """
 
     rows: torch.Tensor
+    invariants: torch.Tensor
     asked: torch.Tensor
     pressed: torch.Tensor
     classes: torch.Tensor
@@ -125,6 +125,11 @@ class Adversaries:
         for update in range(self.settings.updates):
             self._update(seen, update)
         gradient, losses = self._press(seen)
+        if gradient is not None and not bool(torch.isfinite(gradient).all()):
+            raise StateError(
+                f"step {context.step}: the adversaries' gradient is not finite",
+                remedy="lower adversaries.learning_rate or adversaries.strength",
+            )
         for name, value in losses.items():
             self.history.setdefault(name, []).append(value)
         seconds = time.monotonic() - began
@@ -183,6 +188,7 @@ class Adversaries:
         device = rows.device
         return _Seen(
             rows,
+            frame_invariants(rows, with_place=self._with_place),
             asked.to(device),
             (asked if context.num_replayed else asked & truth.real).to(device),
             self._table.classes[labels].to(device),
@@ -197,7 +203,7 @@ class Adversaries:
         if self._optimizer is None:
             return
         with torch.enable_grad():
-            losses = self._losses(seen, seen.rows, seen.asked, update)
+            losses = self._losses(seen, seen.rows, seen.invariants, seen.asked, update)
             total = sum((-value if name == "mine" else value for name, value in losses.items()), torch.zeros(()))
         self._optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
@@ -206,7 +212,8 @@ class Adversaries:
     def _press(self, seen: _Seen) -> tuple[torch.Tensor | None, dict[str, float]]:
         rows = seen.rows.clone().requires_grad_()
         with torch.enable_grad():
-            losses = self._losses(seen, rows, seen.pressed, self.settings.updates)
+            invariants = frame_invariants(rows, with_place=self._with_place)
+            losses = self._losses(seen, rows, invariants, seen.pressed, self.settings.updates)
             spread = gram_spread(rows)
             felt = self.settings.gram_weight * spread.sum()
             if self.is_warm:
@@ -219,9 +226,10 @@ class Adversaries:
             return None, told
         return torch.autograd.grad(felt, rows)[0], told
 
-    def _losses(self, seen: _Seen, rows_NRD: torch.Tensor, among: torch.Tensor, draw: int) -> dict[str, torch.Tensor]:
+    def _losses(
+        self, seen: _Seen, rows_NRD: torch.Tensor, invariants: torch.Tensor, among: torch.Tensor, draw: int
+    ) -> dict[str, torch.Tensor]:
         """Means over the rows that `among` [N, R] marks; the reconstruction asks about real rows in any case."""
-        invariants = frame_invariants(rows_NRD, with_place=self._with_place)
         rows, features, classes = rows_NRD[among], invariants[among], seen.classes[among]
         losses: dict[str, torch.Tensor] = {}
         for name, network in self.networks.items():

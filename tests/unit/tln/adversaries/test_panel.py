@@ -146,3 +146,15 @@ def test_a_frame_without_truth_is_refused(
     hidden, labels = batch(1)
     with pytest.raises(StateError, match="step 7"):
         make_adversaries(**ALL).step(ProtectedFrame(_telling(labels)), hidden, StepContext(7))
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_encoder(
+    make_adversaries: MakeAdversaries, batch: MakeBatch, frame_of: MakeFrame
+) -> None:
+    """One such step would end the private weights."""
+    hidden, labels = batch(1)
+    adversaries = make_adversaries(heads=("token",))
+    with torch.no_grad():
+        adversaries.networks["token"].answer.weight.fill_(float("inf"))  # type: ignore[union-attr,operator]
+    with pytest.raises(StateError, match=r"step 5.*not finite"):
+        adversaries.step(frame_of(_telling(labels), labels), hidden, StepContext(5))
