@@ -31,22 +31,11 @@ import torch
 
 from splitwire.bundles import TRUTH_FILE, Bundle, RecordedFrame, Truth, hop_name, open_bundle, read_truth
 from splitwire.errors import BundleError, SettingsError
-from splitwire.private_files import make_private_folder, read_file, write_private_file
-from splitwire.sealing import load_sealing_private_key, open_sealed
-from splitwire.settings import build
+from splitwire.private_files import make_private_folder, write_private_file
 from splitwire.v1 import channels_pb2
-from tln.keys import FrameKeys, RunKey
-from tln.mechanisms import MECHANISMS, MechanismInputs, Stage
-from tln.mechanisms.gauge import Gauge
-from tln.mechanisms.permutation import Permutation
-from tln.mechanisms.rotation import Rotation
-from tln.mechanisms.scale_sign import ScaleSign
-from tln.pipeline import FrameSettings
-from tln.ratchet import KeySettings, check_keys
-from tln.recording import RUN_KEY_FILE, RUN_KEY_PURPOSE
-
-GAUGES = (Permutation.name, ScaleSign.name, Rotation.name)
-"""Mechanisms that are all gauge, so that nothing of them is left in the rows."""
+from tln.keys import FrameKeys
+from tln.recorded import GAUGES, SessionGauges, gauges_of, load_run_key, recorded_settings, scope_of
+from tln.recording import RUN_KEY_FILE
 
 _TRUTH_FIELDS = ("real", "order", "token", "label", "document")
 _HOPS = (
@@ -93,10 +82,9 @@ def replay(
     """
     bundle = open_bundle(folder)
     secret = load_run_key(run_key or folder / RUN_KEY_FILE, key)
-    frame_settings = frame_settings_of(bundle, settings)
+    recorded = recorded_settings(bundle, settings)
     known = _open_truth(folder, truth, key)
-    ratchet_steps = ratchet_steps_of(bundle, settings)
-    names = tuple(gauge.name for gauge in gauges_of(frame_settings, FrameKeys(secret)))
+    names = tuple(gauge.name for gauge in gauges_of(recorded, FrameKeys(secret)))
     if not names:
         raise BundleError(
             f"{folder} has no gauge to undo: frame.mechanisms has none of {', '.join(GAUGES)}",
@@ -108,55 +96,16 @@ def replay(
     for hop in _HOPS:
         digest = hashlib.sha256()
         for session in report.sessions:
-            keys = FrameKeys(secret, scope or bundle.settings.get("key_scope", session), ratchet_steps)
-            undoer = _Undoer(gauges_of(frame_settings, keys), known, report, out)
+            keys = FrameKeys(secret, scope or scope_of(bundle, recorded, session), recorded.keys.ratchet_steps)
+            share = bundle.sessions().index(session) if recorded.topology.num_views > 1 else 0
+            gauges = SessionGauges(gauges_of(recorded, keys), share, recorded.topology.num_views)
+            undoer = _Undoer(gauges, known, report, out)
             for frame in _of_sent_steps(bundle.frames(hop, session), report):
                 digest.update(undoer.undo(frame).numpy().tobytes())
         report.digests[hop_name(hop)] = digest.hexdigest()
     _check_complete(known, report)
     report.problems.extend(bundle.problems)
     return report
-
-
-def load_run_key(path: Path, key: Path) -> RunKey:
-    """The run key that a trusted node sealed to the auditor. BundleError when there is none."""
-    if not path.exists():
-        raise BundleError(
-            f"{path} is missing, so the gauges cannot be drawn again",
-            remedy="record with record.audit_key, or name the trusted node's file with --run-key",
-        )
-    return RunKey(open_sealed(read_file(path), load_sealing_private_key(key), RUN_KEY_PURPOSE))
-
-
-def frame_settings_of(bundle: Bundle, settings: Mapping[str, Any] | None = None) -> FrameSettings:
-    """The [frame] section of `settings`, or of what the recorder told. BundleError when it told none."""
-    tree = settings if settings is not None else bundle.settings.get("settings", {})
-    if "frame" not in tree:
-        raise BundleError(
-            f"{bundle.folder} was recorded by {bundle.recorder}, which does not know the frame's mechanisms",
-            remedy="name the trusted node's settings file with --config",
-        )
-    return build(FrameSettings, tree["frame"], str(bundle.folder))
-
-
-def ratchet_steps_of(bundle: Bundle, settings: Mapping[str, Any] | None = None) -> int:
-    """Steps of a key's epoch, from where the mechanisms are known; 0 for one key a run."""
-    tree = settings if settings is not None else bundle.settings.get("settings", {})
-    found = build(KeySettings, tree.get("keys", {}), str(bundle.folder))
-    check_keys(found)
-    return found.ratchet_steps
-
-
-def gauges_of(settings: FrameSettings, keys: FrameKeys) -> list[Gauge]:
-    """The gauges that are on, in the order in which they act."""
-    inputs = MechanismInputs("gram", 0, 0, keys, torch.Generator())
-    built = [
-        mechanism
-        for name, spec in MECHANISMS.items()
-        if name in GAUGES and name in settings.mechanisms
-        for mechanism in spec.build(getattr(settings, name, None), inputs)
-    ]
-    return sorted((gauge for gauge in built if isinstance(gauge, Gauge)), key=lambda gauge: gauge.stage)
 
 
 def _of_sent_steps(frames: Iterable[RecordedFrame], report: ReplayReport) -> Iterator[RecordedFrame]:
@@ -176,7 +125,7 @@ def _of_sent_steps(frames: Iterable[RecordedFrame], report: ReplayReport) -> Ite
 class _Undoer:
     """Undoes the frames of one session and hop."""
 
-    def __init__(self, gauges: list[Gauge], truth: Truth | None, report: ReplayReport, out: Path | None) -> None:
+    def __init__(self, gauges: SessionGauges, truth: Truth | None, report: ReplayReport, out: Path | None) -> None:
         self._gauges = gauges
         self._truth = truth
         self._report = report
@@ -186,10 +135,8 @@ class _Undoer:
         """Rows [N, R, D] without gauges; checks and writes them too."""
         _check_shape(frame)
         rows = frame.tensor.to(torch.float32)
-        secrets = [gauge.draw(frame.header.step, rows) for gauge in self._gauges]
-        for gauge, secret in zip(reversed(self._gauges), reversed(secrets), strict=True):
-            rows = gauge.undo_gradient(rows, secret) if frame.hop in _GRADIENT_HOPS else gauge.undo(rows, secret)
-        rows = rows.contiguous()
+        secrets = self._gauges.draw(frame.header.step, rows)
+        rows = self._gauges.undo(rows, secrets, is_gradient=frame.hop in _GRADIENT_HOPS)
         tensors = {"rows": rows, **self._truth_of(frame, secrets)}
         if self._out is not None:
             _write(self._out, frame, tensors)
@@ -209,13 +156,12 @@ class _Undoer:
                 remedy="give the truth.sealed of the same run, and check the bundle with auditor verify",
             )
         table = torch.stack([torch.from_numpy(getattr(record, name)).long() for name in _TRUTH_FIELDS], dim=-1)
-        for gauge, secret in zip(reversed(self._gauges), reversed(secrets), strict=True):
-            if gauge.stage == Stage.ARRANGE:
-                table = gauge.undo(table, secret)
-                self._report.is_order_checked = True
+        arranged = self._gauges.arrange(table, secrets)
         self._report.num_joined += 1
-        found = dict(zip(_TRUTH_FIELDS, (part.contiguous() for part in table.unbind(dim=-1)), strict=True))
-        if self._report.is_order_checked:
+        self._report.is_order_checked = arranged is not None
+        parts = (table if arranged is None else arranged).unbind(dim=-1)
+        found = dict(zip(_TRUTH_FIELDS, (part.contiguous() for part in parts), strict=True))
+        if arranged is not None:
             _check_order(frame, found["real"] != 0, found["order"])
         return found
 

@@ -80,8 +80,11 @@ def run(
 ) -> Callable[..., Run]:
     """run(names, **sections) -> a finished run over the gram stack with these mechanisms."""
 
-    def make(names: list[str], **sections: dict[str, Any]) -> Run:
-        node = start_node()
+    def make(names: list[str], topology: str = "", num_nodes: int = 1, **sections: dict[str, Any]) -> Run:
+        node, *others = [start_node() for _ in range(num_nodes)]
+        if topology:
+            addresses = [other.settings.listen for other in others]
+            sections["topology"] = {"kind": topology, "addresses": addresses}
         write_audit_keys(tmp_path / "keys")
         words = ["river", "stone", "walks", "green", "under", "seven", "small", "lamps", "and", "none", "sleeps"]
         lines = [json.dumps({"id": str(number), "text": " ".join(words[number % 5 :] * 2)}) for number in range(12)]
@@ -120,9 +123,9 @@ def _replay(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["replay", *(str(argument) for argument in arguments)], catch_exceptions=False)
 
 
-def _written(out: Path) -> dict[tuple[int, str], dict[str, torch.Tensor]]:
+def _written(out: Path, session: str = "*") -> dict[tuple[int, str], dict[str, torch.Tensor]]:
     found = {}
-    for file in sorted(out.glob("*/*.safetensors")):
+    for file in sorted(out.glob(f"{session}/*.safetensors")):
         step, _, hop = file.stem.partition("-")
         found[int(step), hop] = safetensors.torch.load_file(file)
     return found
@@ -145,6 +148,26 @@ def test_every_gauge_comes_off_as_the_trusted_node_took_it_off(
             assert torch.equal(rows, had), place
         else:
             torch.testing.assert_close(rows, had, rtol=1e-5, atol=1e-5 * float(had.abs().max()))
+
+
+@pytest.mark.parametrize(("topology", "num_nodes"), [("views", 2), ("replicas", 3)])
+def test_gauges_that_several_nodes_share_come_off_in_each_session(
+    run: Callable[..., Run], tmp_path: Path, topology: str, num_nodes: int
+) -> None:
+    """Views: the shares side by side are the rows of the whole width. Replicas: each session has all of them."""
+    done = run(GAUGED, topology=topology, num_nodes=num_nodes)
+    report = replay(done.bundle, key=done.keys / "audit.key", out=tmp_path / "ungauged")
+    assert len(report.sessions) == num_nodes
+    assert report.problems == []
+    written = [_written(tmp_path / "ungauged", session) for session in report.sessions]
+    for place, had in done.seen.rows.items():
+        parts = [one[place]["rows"] for one in written]
+        if topology == "replicas":
+            assert all(torch.equal(part, parts[0]) for part in parts) or place[1] in ("return", "input_gradient")
+            rows = parts[0]
+        else:
+            rows = torch.cat(parts, dim=-1)
+        torch.testing.assert_close(rows, had, rtol=1e-5, atol=1e-5 * float(had.abs().max()))
 
 
 def test_the_truth_comes_in_the_order_of_the_ungauged_rows(run: Callable[..., Run], tmp_path: Path) -> None:
