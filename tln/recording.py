@@ -106,13 +106,18 @@ class Recording:
 
 
 def check_recording(settings: RecordSettings) -> None:
-    """SettingsError for keys without a folder, and for a folder into which nothing would go."""
+    """SettingsError for keys without a folder, a folder into which nothing would go, and one that holds something."""
     if not settings.folder and (settings.audit_key or settings.signing_key):
         raise SettingsError("record has keys and no folder", remedy="set record.folder, or remove the keys")
     if settings.folder and not settings.wire and not settings.audit_key:
         raise SettingsError(
             "record.wire is false and record.audit_key is empty, so nothing would be recorded",
             remedy="name the audit.pub of `auditor keygen`",
+        )
+    folder = Path(settings.folder)
+    if settings.folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(
+            f"record.folder {folder} is not empty", remedy="name a new folder; a bundle is never written over"
         )
 
 

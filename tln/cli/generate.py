@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from splitwire.errors import SettingsError
-from splitwire.settings import render
-from tln.cli.options import Config, PrintSettings, Set, effective_settings
+from tln.cli.options import Config, PrintSettings, Set, effective_settings, show_settings
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +73,9 @@ def command(  # noqa: PLR0917 - the options of a command
     more = [] if record is None else [("record.folder", str(record))]
     settings = effective_settings(config, pairs, more)
     if print_settings:
-        typer.echo(render(settings))
+        from tln.settings import check_generation
+
+        show_settings(settings, check_generation)
         return
     text = read_prompt(prompt, prompt_file)
     _run(settings, text, Decoding(max_new_tokens, temperature, top_p, top_k, num_beams, seed), chat=chat)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
-from splitwire.settings import render
-from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings
+from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings, show_settings
+
+if TYPE_CHECKING:
+    from tln.settings import TlnSettings
 
 
 def command(
@@ -14,7 +18,7 @@ def command(
     """Run the whole model once over the private and the public text and keep what training needs of it."""
     settings = effective_settings(config, pairs, preset=preset)
     if print_settings:
-        typer.echo(render(settings))
+        show_settings(settings, _check)
         return
     from tln.cli.display import rich_progress
     from tln.prepare import dependencies_of, load_texts, prepare
@@ -34,3 +38,11 @@ def command(
             f"largest {facts['public_row_norm_max']:.1f}"
         )
     typer.echo(f"fingerprint of the delegated layers: {facts['fingerprint']}")
+
+
+def _check(settings: TlnSettings) -> None:
+    from tln.corpus import check_corpus
+    from tln.train_settings import check_prepare
+
+    check_corpus(settings.corpus)
+    check_prepare(settings.prepare)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from splitwire.errors import SettingsError
-from splitwire.settings import render
-from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings
+from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings, show_settings
 
 if TYPE_CHECKING:
     from tln.finetune import Report, Resume
@@ -39,7 +38,9 @@ def command(
     named = (("train.out", out), ("record.folder", record))
     settings = effective_settings(config, pairs, _given(named), preset)
     if print_settings:
-        typer.echo(render(settings))
+        from tln.settings import check_training
+
+        show_settings(settings, check_training)
         return
     _show(settings, _train(settings, "never" if not resume else "fresh_noise" if fresh_noise else "same_noise"))
 

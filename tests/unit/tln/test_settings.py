@@ -74,7 +74,10 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
         ),
         ({"prepare": PrepareSettings(batch_blocks=0)}, "batch_blocks is 0"),
         ({"record": RecordSettings(folder="out")}, "train.out out is in record.folder out"),
-        ({"record": RecordSettings(folder=".")}, "train.out out is in record.folder ."),
+        (
+            {"record": RecordSettings(folder="new"), "train": TrainSettings(out="new/out")},
+            "train.out new/out is in record.folder new",
+        ),
         ({"connection": ConnectionSettings(tls=TLS, address="nohost")}, "address 'nohost' is not host:port"),
     ],
 )
