@@ -22,6 +22,7 @@ from tln.context import NO_DOCUMENT
 from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, Resume, finetune
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
+from tln.replay import replay as replay_bundle
 from tln.settings import TlnSettings
 
 FORWARD = channels_pb2.HOP_FORWARD
@@ -185,3 +186,15 @@ def test_public_steps_come_first_and_only_public_text_is_in_their_frames(setting
     of_public = [bool(np.all(record.document[record.real] == NO_DOCUMENT)) for record in records]
     assert of_public == [True] * (2 + 4) + [False] * STEPS
     assert not np.any(records[6].document[records[6].real] == NO_DOCUMENT)
+
+
+def test_gauges_of_a_run_that_went_on_come_off_in_both_bundles(settings: TlnSettings, tmp_path: Path) -> None:
+    """The second session's gauges are those of the first one's streams; the bundle tells them."""
+    _break_off(settings)
+    _go_on(settings, "second")
+    for folder in ("first", "second"):
+        report = replay_bundle(tmp_path / folder, key=tmp_path / "keys" / "audit.key")
+        assert report.gauges == ("permutation", "rotation")
+        assert report.is_order_checked
+        assert report.num_joined == report.num_frames["FORWARD"] >= BREAK_AFTER
+        assert report.problems == []
