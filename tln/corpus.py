@@ -1,9 +1,10 @@
 """Private and public text: documents, blocks of tokens, and who is held out.
 
-A text is a folder of .txt files (one document each), one .txt file (one document), or a .jsonl file of objects with
-`id` and `text`. Blocks are block_tokens inputs with their next tokens as labels; a block never spans documents, and
-the remainder of a document that fills no block is left out and counted. Which documents are held out as non-members
-is random, by document, from the run key, so that membership is randomised.
+A text is a folder of .txt files (one document each), one .txt file (one document), a .jsonl file of objects with `id`
+and `text`, or a folder that `datasets` saved (tln.dataset_folder). Blocks are block_tokens inputs with their next
+tokens as labels; a block never spans documents, and the remainder of a document that fills no block is left out and
+counted. Which documents are held out as non-members is random, by document, from the run key, so that membership is
+randomised.
 
 Refused: an empty text, a duplicate id, a document set too small to hold any out. Error texts name files, lines and
 counts, never text.
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 
 from splitwire.errors import SettingsError
+from tln.dataset_folder import is_dataset_folder, read_dataset
 from tln.keys import KeyStream
 
 Encode = Callable[[str], Sequence[int]]
@@ -35,7 +37,7 @@ class CorpusSettings:
     """
 
     path: str = ""
-    """Private text: a text file, a JSONL file with id and text, or a folder of them."""
+    """Private text: a text file, a JSONL file with id and text, a folder of text files, or one that datasets saved."""
     public_path: str = ""
     """Text that anyone may know, for calibration only; same forms."""
     block_tokens: int = 32
@@ -172,7 +174,12 @@ def blocks_digest(blocks: Blocks) -> str:
 
 
 def _documents(path: Path) -> Iterator[Document]:
-    if path.is_dir():
+    if path.is_dir() and is_dataset_folder(path):
+        for number, (name, text) in enumerate(read_dataset(path)):
+            if not _is_unicode(name + text):
+                raise SettingsError(f"{path} row {number} is no Unicode text", remedy="leave such rows out")
+            yield Document(name, text)
+    elif path.is_dir():
         for file in sorted(file for file in path.glob("**/*.txt") if file.is_file()):
             yield Document(file.relative_to(path).with_suffix("").as_posix(), _read(file))
     elif path.suffix == ".jsonl":
