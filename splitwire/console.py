@@ -36,11 +36,20 @@ def run(app: Callable[[], object], program: str) -> None:
         _fail(program, str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail(program, "interrupted", _INTERRUPTED)
+    except SystemExit as end:
+        if _is_interruption(end):
+            _fail(program, "interrupted", _INTERRUPTED)
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(_INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place; a bug ends in one line, with the way to see more
         _fail(program, *_explain(error))
+
+
+def _is_interruption(end: SystemExit) -> bool:
+    """Whether typer made the exit of a Ctrl-C that the command left to it; it says nothing of it itself."""
+    return isinstance(end.__context__, typer.Exit) and isinstance(end.__context__.__cause__, KeyboardInterrupt)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

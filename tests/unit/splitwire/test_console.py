@@ -6,8 +6,10 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
+import typer
 
 from splitwire import console
 from splitwire.errors import BundleError, SettingsError
@@ -51,6 +53,32 @@ def test_one_line_and_the_exit_code(
 ) -> None:
     monkeypatch.delenv("SPLITWIRE_DEBUG", raising=False)
     assert ending(error, capsys) == (code, f"{line}\n")
+
+
+def command_that(error: BaseException) -> Callable[[], object]:
+    """A typer application whose command raises the error."""
+    app = typer.Typer()
+
+    @app.command()
+    def work() -> None:
+        raise error
+
+    return lambda: app([])
+
+
+def test_an_interrupted_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C reaches the program through typer, which turns it into a silent exit."""
+    with pytest.raises(SystemExit) as caught:
+        console.run(command_that(KeyboardInterrupt()), "tln")
+    assert (caught.value.code, capsys.readouterr().err) == (130, "tln: error: interrupted\n")
+
+
+@pytest.mark.parametrize("code", [0, 3, 130])
+def test_an_exit_of_the_command_itself_is_left_alone(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has said what there is to say."""
+    with pytest.raises(SystemExit) as caught:
+        console.run(command_that(typer.Exit(code)), "tln")
+    assert (caught.value.code, capsys.readouterr().err) == (code, "")
 
 
 def test_sigterm_ends_a_program_by_way_of_its_clean_up(capsys: pytest.CaptureFixture[str]) -> None:

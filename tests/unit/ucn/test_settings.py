@@ -78,12 +78,13 @@ def test_metrics_may_leave_loopback_under_tls(tmp_path: Path) -> None:
     check(_load(tmp_path, TLS + 'metrics.listen = "0.0.0.0:9464"'))
 
 
-def test_the_command_line_shows_effective_settings(monkeypatch: Any, capsys: Any) -> None:
+@pytest.mark.parametrize("command", ["serve", "info"])
+def test_the_command_line_shows_effective_settings(command: str, monkeypatch: Any, capsys: Any) -> None:
     """--print-settings shows values and hash and loads nothing."""
     from ucn.cli import app  # noqa: PLC0415 - the test is about this import
 
     monkeypatch.setenv("SPLITWIRE_UCN__LIMITS__MAX_SESSIONS", "5")
-    app(["serve", "--set", "lease_seconds=7", "--print-settings"], standalone_mode=False)
+    app([command, "--set", "lease_seconds=7", "--print-settings"], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "limits.max_sessions = 5" in shown
     assert "lease_seconds = 7" in shown
