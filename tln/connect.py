@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from splitwire.backbone import ModelSettings, identity, load_config, load_generation_config, load_head_and_tail
+from splitwire.backbone import ModelSettings, load_config, load_generation_config, load_head_and_tail, load_middle
 from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.settings import settings_hash, to_tree
-from splitwire.v1 import stack_pb2
 from tln.adversaries import describe_adversaries
+from tln.crossing import Crossing
 from tln.gradient_policy import GradientPolicy, decoy_loss
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
@@ -29,9 +29,12 @@ from tln.metrics import TlnMetrics, served
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline, build_pipeline
 from tln.recording import Recording, open_recording
-from tln.session import Continuation, SessionMode, open_crossing, session_request
+from tln.replay_window import ReplayWindow
+from tln.session import Continuation, SessionMode
 from tln.settings import TlnSettings
-from tln.transport import GrpcTransport, Transport
+from tln.topology.opening import links_of, opened, sessions_of
+from tln.topology.segments import RelayPipeline
+from tln.transport import Transport
 
 NO_DEFENCE = (
     "NO DEFENCE: frame.mechanisms is empty. Activations cross as they are, and whoever runs the untrusted node can "
@@ -99,13 +102,19 @@ def connect(
     keys = FrameKeys(run_key, ratchet_steps=settings.keys.ratchet_steps)
     config = load_config(settings.model)
     pipeline = frame_pipeline(settings, keys, run_key, int(config.hidden_size))
+    onward_keys = FrameKeys(run_key)
+    if settings.topology.kind == "segments":
+        pipeline = _relayed(settings, pipeline, onward_keys, run_key, int(config.hidden_size))
     head, tail = load_head_and_tail(settings.model)
-    policy = None if make_policy is None else make_policy(TrustedParts(head, tail, pipeline, keys))
-    effective = effective_settings(settings, pipeline, policy)
+    hops = [TrustedParts(head, tail, pipeline, keys)]
+    if isinstance(pipeline, RelayPipeline):
+        hops.append(TrustedParts(head, tail, pipeline.second, onward_keys))
+    policies = [None if make_policy is None else make_policy(hop) for hop in hops]
+    effective = effective_settings(settings, pipeline, policies)
     if continuation is not None and not fresh_noise:
         effective["key_scope"] = continuation.key_scope
     announce(effective["defence"])
-    link = transport or GrpcTransport(settings.connection)
+    links = links_of(settings, transport)
     recording = open_recording(
         settings.record,
         effective=effective,
@@ -113,79 +122,103 @@ def connect(
         facts=truth_facts(settings.model, config),
         documents=documents,
     )
-    with recorded(recording, link), served(settings.metrics, effective["defence"]) as metrics:
+    with recorded(recording, *links), served(settings.metrics, effective["defence"]) as metrics:
         if settings.metrics.listen:  # an observer costs a decode step time, so none without need
-            link.observers.append(metrics.count)
-        crossing = open_crossing(
-            link,
-            request_for(settings, mode),
-            policy=policy,
+            for link in links:
+                link.observers.append(metrics.count)
+        with opened(
+            settings,
+            links,
+            mode=mode,
+            policies=policies,
             continuation=continuation,
             grid_scale=pipeline.grid_scale,
-        )
-        keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
-        if settings.keys.ratchet_steps:
-            keys.forget()
-            run_key.step_down()  # sealed by now; nothing here can derive an earlier epoch
-        if recording is not None:
-            recording.follow(crossing)
-        model = SplitModelForCausalLM(
-            config,
-            head,
-            tail,
-            crossing,
-            pipeline=pipeline,
-            generation_config=load_generation_config(settings.model),
-        )
-        model.train(mode=False)
-        yield Connected(model, run_key, recording, effective, metrics, keys.scope)
+        ) as crossing:
+            keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
+            if settings.keys.ratchet_steps:
+                keys.forget()
+                run_key.step_down()  # sealed by now; nothing here can derive an earlier epoch
+            if isinstance(pipeline, RelayPipeline):
+                _connect_onward(pipeline, onward_keys, sessions_of(crossing)[1])
+            for session in sessions_of(crossing):
+                session.window = ReplayWindow(settings.connection.replay_window)
+                if recording is not None:
+                    recording.follow(session)
+            model = SplitModelForCausalLM(
+                config,
+                head,
+                tail,
+                crossing,
+                pipeline=pipeline,
+                generation_config=load_generation_config(settings.model),
+            )
+            model.train(mode=False)
+            yield Connected(model, run_key, recording, effective, metrics, keys.scope)
 
 
 @contextmanager
-def recorded(recording: Recording | None, transport: Transport) -> Iterator[None]:
-    """Records the transport during the block, then closes both; a block that fails leaves an incomplete bundle."""
+def recorded(recording: Recording | None, *transports: Transport) -> Iterator[None]:
+    """Records the transports during the block, then closes all; a block that fails leaves an incomplete bundle."""
     if recording is not None:
-        recording.attach(transport)
+        for transport in transports:
+            recording.attach(transport)
     try:
         yield
     except BaseException:
-        transport.close()
+        _close(transports)
         if recording is not None:
             recording.abandon()
         raise
-    transport.close()
+    _close(transports)
     if recording is not None:
         recording.close()
 
 
-def frame_pipeline(settings: TlnSettings, keys: FrameKeys, run_key: RunKey, hidden_width: int) -> FramePipeline:
-    """The pipeline that the settings name; its initial weights come from the run key."""
+def _close(transports: Sequence[Transport]) -> None:
+    for transport in transports:
+        transport.close()
+
+
+def frame_pipeline(
+    settings: TlnSettings, keys: FrameKeys, run_key: RunKey, hidden_width: int, hop: int = 0
+) -> FramePipeline:
+    """The pipeline that the settings name; its initial weights come from the run key, other ones for another hop."""
     inputs = MechanismInputs(
         stack=settings.stack.kind,
         hidden_width=hidden_width,
         block_tokens=settings.corpus.block_tokens,
         keys=keys,
-        generator=run_key.stream(_SET_UP, 0, "initial-weights").generator(),
+        generator=run_key.stream(_SET_UP, hop, "initial-weights").generator(),
         decoy_loss=decoy_loss(settings.gradient),
+        num_views=settings.topology.num_views,
     )
     return build_pipeline(settings.frame, inputs)
 
 
-def request_for(settings: TlnSettings, mode: SessionMode) -> stack_pb2.OpenSessionRequest:
-    """The request for the session that the settings name."""
-    is_gram = settings.stack.kind == "gram"
-    return session_request(
-        settings.stack,
-        stack_pb2.ModelIdentity() if is_gram else identity(settings.model),
-        mode=mode,
-        compute_dtype=settings.model.dtype,
-        gram_width=settings.frame.bottleneck.width if is_gram else 0,
-    )
+def _connect_onward(pipeline: RelayPipeline, keys: FrameKeys, onward: Crossing) -> None:
+    keys.bind(onward.session_hash)
+    pipeline.connect(onward)
 
 
-def effective_settings(settings: TlnSettings, pipeline: FramePipeline, policy: GradientPolicy | None) -> dict[str, Any]:
-    """What a bundle tells about the run: settings, their hash, and the defence in force."""
+def _relayed(
+    settings: TlnSettings, first: FramePipeline, keys: FrameKeys, run_key: RunKey, hidden_width: int
+) -> RelayPipeline:
+    """The first hop's pipeline with that of the second, and the layers between the segments, if there are any."""
+    start, end = settings.topology.segment_1_end, settings.topology.segment_2_start
+    between = load_middle(replace(settings.model, first_layer=start, last_layer=end)) if start < end else None
+    return RelayPipeline(first, frame_pipeline(settings, keys, run_key, hidden_width, hop=1), between)
+
+
+def effective_settings(
+    settings: TlnSettings, pipeline: FramePipeline, policies: Sequence[GradientPolicy | None]
+) -> dict[str, Any]:
+    """What a bundle tells about the run: settings, their hash, and the defence in force. A policy for each hop."""
+    policy, *onward = policies
     defence = {"frame": pipeline.describe(), "gradient": {} if policy is None else policy.describe()}
+    for hop in onward:
+        defence["segment_2.gradient"] = {} if hop is None else hop.describe()
+    if settings.topology.kind != "single":
+        defence["topology"] = {"kind": settings.topology.kind, "num_nodes": settings.topology.num_nodes}
     if policy is not None and settings.adversaries.is_on:
         defence["adversaries"] = describe_adversaries(settings.adversaries)
     if settings.keys.ratchet_steps:

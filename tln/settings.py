@@ -1,7 +1,7 @@
 """Everything a trusted node is told, in sections, and which combinations are refused.
 
     [model] [connection] [stack] [frame] [keys] [gradient] [corpus] [loss] [adversaries] [prepare] [train]
-    [record] [metrics]
+    [record] [metrics] [topology]
 
 Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
 that need two sections: what a stack cannot take, and settings that would be without effect. A setting that claims
@@ -25,6 +25,7 @@ from tln.pipeline import FrameSettings, check_frame
 from tln.ratchet import KeySettings, check_keys
 from tln.recording import RecordSettings, check_recording
 from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
+from tln.topology.settings import TopologySettings, check_topology
 from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
 from tln.transport import ConnectionSettings, check_connection
 
@@ -46,6 +47,7 @@ class TlnSettings:
     train: TrainSettings = field(default_factory=TrainSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    topology: TopologySettings = field(default_factory=TopologySettings)
 
 
 def check_generation(settings: TlnSettings) -> None:
@@ -167,6 +169,31 @@ def _check_grid(settings: TlnSettings) -> None:
         )
 
 
+def _check_topology(settings: TlnSettings) -> None:
+    kind = settings.topology.kind
+    check_topology(
+        settings.topology,
+        connection=settings.connection,
+        stack=settings.stack.kind,
+        width=settings.frame.bottleneck.width,
+        mechanisms=settings.frame.mechanisms,
+    )
+    idle: list[tuple[str, bool]] = []
+    if kind != "single":
+        idle.append(("train.checkpoint_every, which keeps one session", settings.train.checkpoint_every > 0))
+    if kind == "segments":
+        idle += [
+            ("adversaries, which read the first hop only", settings.adversaries.is_on),
+            ("keys.ratchet_steps, which has one scope", settings.keys.ratchet_steps > 0),
+            (f"gradient.policy {settings.gradient.policy}", decoy_loss(settings.gradient) != "none"),
+        ]
+    for what, is_set in idle:
+        if is_set:
+            raise SettingsError(
+                f"topology.kind {kind} is refused together with {what}", remedy="remove one of the two settings"
+            )
+
+
 def _check_shared(settings: TlnSettings) -> None:
     check_stack(settings.stack)
     check_keys(settings.keys)
@@ -174,3 +201,4 @@ def _check_shared(settings: TlnSettings) -> None:
     _check_grid(settings)
     check_recording(settings.record)
     check_connection(settings.connection)
+    _check_topology(settings)

@@ -30,7 +30,7 @@ class Rotation(Gauge):
         views = self._num_views
         blocks = self._keys.stream(step, self.name).rotations(num * views, width // views)
         if views > 1:
-            blocks = block_diagonal(blocks.unflatten(0, (num, views)))
+            blocks = block_diagonal(blocks.reshape(num, views, *blocks.shape[1:]))
         return blocks.to(rows.device, rows.dtype)
 
     def act(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
