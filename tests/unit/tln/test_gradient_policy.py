@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from splitwire.errors import SettingsError
 from tln.context import StepContext
-from tln.gradient_policy import GradientSettings, build_gradient_policy
+from tln.gradient_policy import GradientSettings, build_gradient_policy, decoy_loss
 from tln.keys import FrameKeys
 
 
@@ -58,6 +60,18 @@ def test_the_clip_may_be_a_multiple_of_a_public_median(frame_keys: FrameKeys) ->
     """The effective clip is what is described."""
     policy = build_gradient_policy(GradientSettings(clip_multiple=2.0), frame_keys, 0.005)
     assert policy.describe() == {"policy": "clip_noise", "clip_norm": 0.01, "sigma": pytest.approx(0.0035)}
+
+
+@pytest.mark.parametrize("name", ["matched", "replay"])
+def test_policies_that_give_decoys_something_to_bear_clip_and_noise_as_well(frame_keys: FrameKeys, name: Any) -> None:
+    """The same bytes as clip_noise from the same gradient, under a name of their own."""
+    policy = build_gradient_policy(GradientSettings(name, clip_multiple=2.0), frame_keys, 0.005)
+    plain = build_gradient_policy(GradientSettings(clip_multiple=2.0), frame_keys, 0.005)
+    assert policy.describe() == {**plain.describe(), "policy": name}
+    gradient = _gradient()
+    assert torch.equal(policy(gradient, StepContext(1)), plain(gradient, StepContext(1)))
+    assert decoy_loss(GradientSettings(name)) == name
+    assert decoy_loss(GradientSettings()) == "none"
 
 
 @pytest.mark.parametrize("median", [None, 0.0, float("nan")])

@@ -13,6 +13,8 @@ from splitwire.errors import SettingsError
 from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
 from tln.corpus import CorpusSettings
+from tln.gradient_policy import GradientSettings
+from tln.mechanisms.decoys import DecoySettings
 from tln.pipeline import FrameSettings
 from tln.ratchet import KeySettings
 from tln.recording import RecordSettings
@@ -25,6 +27,10 @@ TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
 GOOD = TlnSettings(
     connection=ConnectionSettings(tls=TLS), corpus=CorpusSettings(path="text"), train=TrainSettings(out="out")
 )
+REENCODED = FrameSettings(
+    mechanisms=("bottleneck", "clip_noise", "decoys", "permutation"), decoys=DecoySettings(kind="reencoded")
+)
+TRAINED_HEAD = TrainSettings(out="out", train_head=True)
 GAUGED = FrameSettings(mechanisms=("bottleneck", "scale_sign"))
 
 
@@ -73,6 +79,9 @@ def test_what_cannot_generate_is_refused(changes: dict[str, Any], match: str) ->
             "remote_checkpoint '../../etc' is no label",
         ),
         ({"prepare": PrepareSettings(batch_blocks=0)}, "batch_blocks is 0"),
+        ({"gradient": GradientSettings("matched")}, "gradient.policy 'matched' is about decoys"),
+        ({"gradient": GradientSettings("replay", unsafe=True)}, "unsafe is set and the policy is 'replay'"),
+        ({"stack": StackSettings(kind="gram"), "frame": REENCODED, "train": TRAINED_HEAD}, "of an older head"),
         ({"record": RecordSettings(folder="out")}, "train.out out is in record.folder out"),
         (
             {"record": RecordSettings(folder="new"), "train": TrainSettings(out="new/out")},
