@@ -6,6 +6,7 @@ through `escape`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -14,6 +15,7 @@ _WIDTH = 640
 _LEFT, _RIGHT = 250, 24
 _ROW = 30
 _PLOT_HEIGHT = 180
+_MOST_TICKS = 6
 _STATE_CLASS = {"pass": "pass", "fail": "fail", "inconclusive": "open"}
 
 
@@ -39,6 +41,8 @@ def histogram(data: Mapping[str, Any]) -> str:
     top = max(max(shares[0], default=0), max(shares[1], default=0)) or 1
     left, width, base = 44, _WIDTH - 60, _PLOT_HEIGHT
     step = width / max(1, len(real))
+    ends = edges[0], edges[-1]
+    reach = ends[1] - ends[0] or 1.0
     parts = []
     for name, heights in zip(("real", "decoy"), shares, strict=True):
         bars = "".join(
@@ -49,13 +53,12 @@ def histogram(data: Mapping[str, Any]) -> str:
         parts.append(f'<g class="{name}">{bars}</g>')
     parts += [
         f'<line class="axis" x1="{left}" y1="{base}" x2="{left + width}" y2="{base}"/>',
-        _text(left, base + 18, f"{10 ** edges[0]:.2g}", "start"),
-        _text(left + width, base + 18, f"{10 ** edges[-1]:.2g}", "end"),
-        _text(left + width / 2, base + 18, "norm (log scale)", "middle"),
+        *(_tick(left + width * (math.log10(tick) - edges[0]) / reach, base, tick) for tick in log_ticks(*ends)),
+        _text(left + width / 2, base + 34, "norm (log scale)", "middle"),
         *_legend((("real", "real"), ("decoy", "decoys"))),
         *_zeros(data, left),
     ]
-    return _svg(_WIDTH, base + 28, "norms of real units and decoys", parts)
+    return _svg(_WIDTH, base + 44, "norms of real units and decoys", parts)
 
 
 def support_map(frames: Sequence[Mapping[str, int]]) -> str:
@@ -156,10 +159,34 @@ def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:
 
 
 def _axis(low: float, high: float, y: int) -> str:
-    span = _WIDTH - _LEFT - _RIGHT
-    ticks = [low + (high - low) * i / 4 for i in range(5)]
-    marks = "".join(_text(_LEFT + span * i / 4, y + 18, f"{tick:.3g}", "middle") for i, tick in enumerate(ticks))
+    scale = (_WIDTH - _LEFT - _RIGHT) / (high - low)
+    marks = "".join(_tick(_LEFT + scale * (tick - low), y, tick) for tick in ticks(low, high))
     return f'<line class="axis" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>{marks}'
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Two to six round numbers (1, 2 or 5 times a power of ten apart) within the range."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step = next(step * part for part in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * part) < _MOST_TICKS)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten from 10**low to 10**high; 2 and 5 times them as well where those are few. Both are exponents."""
+    powers = range(math.floor(low), math.floor(high) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        within = [value for value in found if low <= math.log10(value) <= high]
+        if 1 < len(within) <= _MOST_TICKS:
+            return within
+    if len(within) > _MOST_TICKS:
+        return within[:: -(-len(within) // _MOST_TICKS)]
+    return [float(f"{10.0**end:.2g}") for end in (low, high)]
+
+
+def _tick(x: float, y: float, value: float) -> str:
+    mark = f'<line class="axis" x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 4}"/>'
+    return mark + _text(x, y + 18, f"{value:.6g}", "middle")
 
 
 def _zeros(data: Mapping[str, Any], left: float) -> list[str]:
