@@ -22,6 +22,7 @@ from tln.connect import connect as connected_to
 from tln.finetune import finetune
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
+from tln.replay import replay
 from tln.settings import TlnSettings, check_generation, check_training_session
 from tln.topology.replicas import ReplicaCrossing
 
@@ -93,6 +94,9 @@ def _train(settings: TlnSettings) -> dict[str, dict[int, list[torch.Tensor]]]:
     verified = verify_bundle(bundle, keys / "trust.json")
     assert verified.problems == []
     assert verified.is_complete
+    replayed = replay(bundle, key=keys / "audit.key", truth=bundle / TRUTH_FILE)
+    assert replayed.problems == []
+    assert replayed.is_order_checked
     truth = read_truth(bundle / TRUTH_FILE, keys / "audit.key")
     crossed: dict[str, dict[int, list[torch.Tensor]]] = defaultdict(lambda: defaultdict(list))
     for hop in (FORWARD, RETURN, BACKWARD):
