@@ -9,7 +9,7 @@ are those before the clip of `frame.input_gradient_clip_norm`. Noise stays in th
 
 With the truth, every FORWARD frame must be the one that the truth is about, and where the rows were permuted the
 real ones must stand in the order of their text again; a run key or settings of another run fail there. Without it,
-nothing can tell that they do not fit, and the report says so.
+nothing can tell that they do not fit, and the report says so. What `verify_bundle` finds is told too.
 
 Refused: a bundle without run key, gauges or settings, a key that does not open it, a frame without truth, an output
 folder that is not empty. One frame is in memory at a time. What it writes is private: 0600 files in a 0700 folder.
@@ -29,7 +29,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from splitwire.bundles import TRUTH_FILE, Bundle, RecordedFrame, Truth, hop_name, open_bundle, read_truth
+from splitwire.bundles import TRUTH_FILE, Bundle, RecordedFrame, Truth, hop_name, open_bundle, read_truth, verify_bundle
 from splitwire.errors import BundleError, SettingsError
 from splitwire.private_files import make_private_folder, write_private_file
 from splitwire.v1 import channels_pb2
@@ -104,7 +104,7 @@ def replay(
                 digest.update(undoer.undo(frame).numpy().tobytes())
         report.digests[hop_name(hop)] = digest.hexdigest()
     _check_complete(known, report)
-    report.problems.extend(bundle.problems)
+    report.problems += [*bundle.problems, *verify_bundle(folder).problems]
     return report
 
 

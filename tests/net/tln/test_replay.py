@@ -223,6 +223,16 @@ def test_what_is_missing_is_named(run: Callable[..., Run], tmp_path: Path) -> No
         replay(done.bundle, key=key)
 
 
+def test_a_bundle_that_was_cut_off_is_told(run: Callable[..., Run]) -> None:
+    """Its frames come out, and the command fails."""
+    done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
+    wire = done.bundle / "wire.mcap"
+    wire.write_bytes(wire.read_bytes()[:-500])
+    result = _replay(done.bundle, "--key", done.keys / "audit.key")
+    assert result.exit_code == 4
+    assert "wire.mcap was changed since the recorder closed the bundle" in result.stderr
+
+
 def test_a_recorder_that_knows_no_mechanisms_is_named(run: Callable[..., Run]) -> None:
     """As the tap, whose bundle tells the tap's own settings."""
     done = run(["bottleneck", "clip_noise", "decoys", "permutation"])

@@ -17,9 +17,11 @@ from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
+from tln.adversaries import AdversarySettings
 from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
 from tln.context import NO_DOCUMENT
 from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, Resume, finetune
+from tln.mechanisms.mixup import MixupSettings
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.replay import replay as replay_bundle
@@ -123,6 +125,22 @@ def test_steps_taken_again_are_the_same_bytes_and_a_segment_tells_their_scope(
     assert list(tmp_path.joinpath("ucn").rglob("*.safetensors")) == []
 
 
+def test_adversaries_and_mixup_go_on_as_they_were(settings: TlnSettings, tmp_path: Path) -> None:
+    """They shape every later frame, so their state is in the checkpoint: frames taken again are the same bytes."""
+    frame = replace(settings.frame, mechanisms=(*settings.frame.mechanisms, "mixup"), mixup=MixupSettings(pool_size=60))
+    adversaries = AdversarySettings(
+        heads=("token", "reconstruction"), mine_weight=0.5, gram_weight=0.5, warmup_steps=1, hidden_width=16
+    )
+    pressed = replace(settings, frame=frame, adversaries=adversaries)
+    _break_off(pressed)
+    report = _go_on(pressed, "second")
+    first, second = _forwards(tmp_path / "first"), _forwards(tmp_path / "second")
+    again = first.keys() & second.keys()
+    assert len(again) == BREAK_AFTER - EVERY
+    assert all(first[step] == second[step] for step in again)
+    assert len(report.adversaries["token_by_step"]) == STEPS
+
+
 def test_other_bytes_under_the_old_noise_never_cross(settings: TlnSettings, tmp_path: Path) -> None:
     """The run stops before that frame; with fresh noise it goes on, and no frame is one of the first time."""
     _break_off(settings)
@@ -197,4 +215,6 @@ def test_gauges_of_a_run_that_went_on_come_off_in_both_bundles(settings: TlnSett
         assert report.gauges == ("permutation", "rotation")
         assert report.is_order_checked
         assert report.num_joined == report.num_frames["FORWARD"] >= BREAK_AFTER
-        assert report.problems == []
+        assert [problem.partition(":")[0] for problem in report.problems] == (
+            ["manifest.json is missing"] if folder == "first" else []
+        )
