@@ -38,8 +38,9 @@ def test_every_preset_is_accepted_as_it_stands(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_what_was_published_unsafe_is_unsafe(name: str) -> None:
-    """The flag is in the two presets that send raw gradients and nowhere else."""
+    """One flag is in the presets that send raw gradients, one in those that re-send decoys, and in no other."""
     assert _load(name).gradient.unsafe == (name in {"published-open", "published-naked"})
+    assert _load(name).frame.unsafe == (name in {"published-open", "published-mitigated"})
 
 
 @pytest.mark.parametrize("num_layers", [8, 12, 18, 28, 30, 80])
