@@ -21,6 +21,7 @@ from tln.adversaries import AdversarySettings
 from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
 from tln.context import NO_DOCUMENT
 from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, Resume, finetune
+from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.mixup import MixupSettings
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
@@ -139,6 +140,34 @@ def test_adversaries_and_mixup_go_on_as_they_were(settings: TlnSettings, tmp_pat
     assert len(again) == BREAK_AFTER - EVERY
     assert all(first[step] == second[step] for step in again)
     assert len(report.adversaries["token_by_step"]) == STEPS
+
+
+@pytest.mark.parametrize(
+    ("policy", "decoys"),
+    [
+        ("matched", DecoySettings(count=12, pool_size=120, min_real_rows=3)),
+        ("replay", DecoySettings(count=16, pool_size=120)),
+        ("clip_noise", DecoySettings(count=12, pool_size=120, kind="published")),
+        ("clip_noise", DecoySettings(count=12, pool_size=120, kind="reencoded")),
+    ],
+    ids=["matched", "replay", "published", "reencoded"],
+)
+def test_decoys_and_what_they_bear_go_on_as_they_were(
+    settings: TlnSettings, tmp_path: Path, policy: Any, decoys: DecoySettings
+) -> None:
+    """Pools of rows and of gradients are in the checkpoint, and blocks are drawn by step: the same bytes both ways."""
+    frame = replace(settings.frame, decoys=decoys, unsafe=decoys.kind == "published")
+    changed = replace(settings, frame=frame, gradient=replace(settings.gradient, policy=policy))
+    _break_off(changed)
+    _go_on(changed, "second")
+    for hop in (FORWARD, channels_pb2.HOP_BACKWARD):
+        first, second = (
+            {frame.header.step: frame.message_digest for frame in open_bundle(tmp_path / name).frames(hop)}
+            for name in ("first", "second")
+        )
+        again = first.keys() & second.keys()
+        assert len(again) == BREAK_AFTER - EVERY
+        assert all(first[step] == second[step] for step in again)
 
 
 def test_other_bytes_under_the_old_noise_never_cross(settings: TlnSettings, tmp_path: Path) -> None:
