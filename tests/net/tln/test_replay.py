@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import safetensors.torch
 import torch
 from typer.testing import CliRunner, Result
 
+from auditor.tap import Tap, TapSettings
 from splitwire.errors import BundleError, SealError, SettingsError
 from splitwire.sealing import load_sealing_public_key, seal, write_audit_keys
 from splitwire.settings import build
@@ -80,7 +82,13 @@ def run(
 ) -> Callable[..., Run]:
     """run(names, **sections) -> a finished run over the gram stack with these mechanisms."""
 
-    def make(names: list[str], topology: str = "", num_nodes: int = 1, **sections: dict[str, Any]) -> Run:
+    def make(
+        names: list[str],
+        topology: str = "",
+        num_nodes: int = 1,
+        through: Callable[[str], str] = lambda address: address,
+        **sections: dict[str, Any],
+    ) -> Run:
         node, *others = [start_node() for _ in range(num_nodes)]
         if topology:
             addresses = [other.settings.listen for other in others]
@@ -92,7 +100,7 @@ def run(
         tree: dict[str, Any] = {
             "model": {"source": node.settings.model.source, "first_layer": 2, "last_layer": 4},
             "connection": {
-                "address": node.settings.listen,
+                "address": through(node.settings.listen),
                 "tls": {name: str(path) for name, path in vars(pki["tln"]).items()},
             },
             "stack": {"kind": "gram", "gram": {"radial": False, "sign_invariant": True}},
@@ -183,6 +191,31 @@ def test_the_truth_comes_in_the_order_of_the_ungauged_rows(run: Callable[..., Ru
             assert order[:count].tolist() == list(range(count))
 
 
+def test_a_bundle_of_the_tap_replays_with_the_settings_and_the_sealed_files(
+    run: Callable[..., Run], loop: asyncio.AbstractEventLoop, pki: dict[str, TlsFiles], tmp_path: Path
+) -> None:
+    """The same rows as from the trusted node's own bundle, digest by digest."""
+    taps: list[Tap] = []
+
+    def on_loop(coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
+
+    def through(address: str) -> str:
+        settings = TapSettings(listen="127.0.0.1:0", upstream=address, out=tmp_path / "tap", tls=pki["tap"])
+        taps.append(on_loop(Tap.start(settings)))
+        return taps[0].address
+
+    done = run(["bottleneck", "clip_noise", "decoys", "permutation"], through=through)
+    on_loop(taps[0].stop(0.1))
+    key = done.keys / "audit.key"
+    sealed = ["--truth", done.bundle / "truth.sealed", "--run-key", done.bundle / RUN_KEY_FILE]
+    with pytest.raises(BundleError, match="was recorded by tap, which does not know"):
+        _replay(tmp_path / "tap", "--key", key, *sealed)
+    of_tap = _replay(tmp_path / "tap", "--key", key, *sealed, "--config", done.config)
+    assert of_tap.exit_code == 0, of_tap.output
+    assert of_tap.stdout == _replay(done.bundle, "--key", key).stdout
+
+
 def test_two_replays_say_the_same(run: Callable[..., Run]) -> None:
     """Two auditors can compare one line a hop."""
     done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
@@ -231,10 +264,3 @@ def test_a_bundle_that_was_cut_off_is_told(run: Callable[..., Run]) -> None:
     result = _replay(done.bundle, "--key", done.keys / "audit.key")
     assert result.exit_code == 4
     assert "wire.mcap was changed since the recorder closed the bundle" in result.stderr
-
-
-def test_a_recorder_that_knows_no_mechanisms_is_named(run: Callable[..., Run]) -> None:
-    """As the tap, whose bundle tells the tap's own settings."""
-    done = run(["bottleneck", "clip_noise", "decoys", "permutation"])
-    with pytest.raises(BundleError, match="does not know the frame's mechanisms"):
-        replay(done.bundle, key=done.keys / "audit.key", settings={})
