@@ -184,14 +184,12 @@ class KeyStream:
 
         Floyd's algorithm (Bentley and Floyd 1987), all frames at once.
         """
-        chosen = np.empty((num, size), dtype=np.int64)
-        uniforms = self.uniforms(num, size)
-        for index in range(size):
-            last = population - size + index
-            drawn = (uniforms[:, index] * (last + 1)).astype(np.int64)
-            taken = (chosen[:, :index] == drawn[:, None]).any(axis=1)
-            chosen[:, index] = np.where(taken, last, drawn)
-        return chosen
+        last = np.arange(population - size, population)
+        chosen: Integers = np.ascontiguousarray((self.uniforms(num, size) * (last + 1)).astype(np.int64).T)
+        for index in range(1, size):
+            taken = (chosen[:index] == chosen[index]).any(axis=0)
+            chosen[index, taken] = last[index]
+        return np.ascontiguousarray(chosen.T)
 
     def rotations(self, num: int, width: int) -> torch.Tensor:
         """[num, width, width] float64 independent Haar rotations of O(width).
