@@ -6,8 +6,8 @@ tokens as labels; a block never spans documents, and the remainder of a document
 counted. Which documents are held out as non-members is random, by document, from the run key, so that membership is
 randomised.
 
-Refused: an empty text, a duplicate id, a document set too small to hold any out. Error texts name files, lines and
-counts, never text.
+Refused: an empty text or document, a duplicate id, a document set too small to hold any out. Error texts name files,
+lines and counts, never text.
 """
 
 from __future__ import annotations
@@ -106,11 +106,15 @@ def check_corpus(settings: CorpusSettings) -> None:
 
 def read_documents(path: Path, max_documents: int = 0) -> list[Document]:
     """The documents of a folder, a .txt or a .jsonl file, in a fixed order, at most `max_documents` (0: all)."""
-    documents = []
+    documents: list[Document] = []
     seen: set[str] = set()
     for document in _documents(path):
         if document.id in seen:
             raise SettingsError(f"{path}: two documents have the same id", remedy="give every document its own id")
+        if not document.text.strip():
+            raise SettingsError(
+                f"{path}: document {len(documents) + 1} in reading order is empty", remedy="leave it out of the corpus"
+            )
         seen.add(document.id)
         documents.append(document)
         if len(documents) == max_documents:

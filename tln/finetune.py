@@ -52,6 +52,7 @@ SCHEMA_VERSION = 1
 
 Resume = Literal["never", "same_noise", "fresh_noise"]
 
+_POOLED = ("decoys", "mixup")
 _CALIBRATION_SCOPE = "calibration"
 _SET_UP_SCOPE = "set-up"
 
@@ -101,6 +102,7 @@ def finetune(
     membership = split_members(
         texts.private, settings.corpus.holdout_ratio, run_key.stream(_SET_UP_SCOPE, 0, "membership")
     )
+    _check_pools(settings, texts, len(membership.train))
     with (
         _results_folder(out),
         _checkpoints(settings.train, run_key, hashed, saved, resume) as checkpoints,
@@ -278,6 +280,20 @@ def _policy_maker(settings: TlnSettings, texts: Texts, prepared: Prepared) -> Po
         return build_gradient_policy(settings.gradient, parts.keys, median)
 
     return make
+
+
+def _check_pools(settings: TlnSettings, texts: Texts, num_members: int) -> None:
+    """A pool that the text cannot fill would hold the same rows again and again, and a frame the same decoy twice."""
+    is_public = bool(settings.train.public_steps) and texts.public is not None
+    num_blocks = len(texts.public) if is_public and texts.public is not None else num_members
+    available = num_blocks * (settings.corpus.block_tokens if settings.stack.kind == "gram" else 1)
+    for name in _POOLED:
+        if name in settings.frame.mechanisms and getattr(settings.frame, name).pool_size > available:
+            raise SettingsError(
+                f"frame.{name}.pool_size is {getattr(settings.frame, name).pool_size} and the "
+                f"{'public' if is_public else 'training'} text has {available} rows or sequences for it",
+                remedy=f"use at most {available}, or more text",
+            )
 
 
 def _documents(blocks: Blocks, membership: Membership) -> list[dict[str, Any]]:

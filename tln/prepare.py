@@ -26,7 +26,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from splitwire.backbone import ModelSettings, identity, load_head_and_tail, load_middle, load_tokenizer
+from splitwire.backbone import ModelSettings, identity, load_config, load_head_and_tail, load_middle, load_tokenizer
 from splitwire.backbone.parts import HeadModel, MiddleModel, TailModel
 from splitwire.errors import SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file, sync_folder
@@ -74,7 +74,9 @@ def load_texts(model: ModelSettings, corpus: CorpusSettings, tokenizer: Any = No
         tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return tokens
 
+    vocabulary_size = int(load_config(model).vocab_size)
     private = make_blocks(read_documents(Path(corpus.path), corpus.max_documents), encode, corpus)
+    _check_vocabulary(private, vocabulary_size, corpus.path)
     if not corpus.public_path:
         return Texts(private, None)
     if Path(corpus.public_path).resolve() == Path(corpus.path).resolve():
@@ -82,7 +84,18 @@ def load_texts(model: ModelSettings, corpus: CorpusSettings, tokenizer: Any = No
             "corpus.public_path is the private text", remedy="name text that anyone may know, from another source"
         )
     public = make_blocks(read_documents(Path(corpus.public_path)), encode, corpus)
+    _check_vocabulary(public, vocabulary_size, corpus.public_path)
     return Texts(private, _first(public, corpus.public_blocks))
+
+
+def _check_vocabulary(blocks: Blocks, vocabulary_size: int, path: str) -> None:
+    """The tokenizer and the weights can be of different models; then an id has no row in the embedding."""
+    outside = int((blocks.tokens >= vocabulary_size).sum() + (blocks.labels[:, -1] >= vocabulary_size).sum())
+    if outside:
+        raise SettingsError(
+            f"{outside} tokens of {path} are outside of the model's vocabulary of {vocabulary_size}",
+            remedy="give the model the tokenizer that it was trained with",
+        )
 
 
 def prepare(

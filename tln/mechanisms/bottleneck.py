@@ -83,6 +83,11 @@ def _check(settings: BottleneckSettings, stack: StackName) -> None:  # noqa: ARG
 
 
 def _build(settings: BottleneckSettings, inputs: MechanismInputs) -> list[Mechanism]:
+    if settings.width > inputs.hidden_width:
+        raise SettingsError(
+            f"frame.bottleneck.width is {settings.width} and the model's rows have {inputs.hidden_width} values",
+            remedy=f"use at most {inputs.hidden_width}: a bottleneck is narrower than what goes through it",
+        )
     return [Bottleneck(inputs.hidden_width, settings.width, inputs.generator)]
 
 

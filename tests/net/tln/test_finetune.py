@@ -417,7 +417,7 @@ def test_the_truth_names_every_kind_of_decoy(run: Callable[..., Run], kind: str)
         LATENT, _decoys(kind=kind), OPEN, {"frame": {**_decoys(kind=kind)["frame"], "unsafe": kind == "published"}}
     )
     assert done.defence["frame"]["decoys"]["kind"] == kind
-    assert done.defence["frame"]["decoys"]["unsafe"] == (kind == "published")
+    assert done.defence["frame"]["decoys"].get("unsafe", False) == (kind == "published")
     truth = done.truth()
     for frame in done.frames(channels_pb2.HOP_BACKWARD):
         record = truth.records[(frame.session_hash, frame.header.step)]
@@ -430,11 +430,35 @@ def test_a_text_too_small_to_replay_is_refused_before_anything_crosses(
     settings_for: Callable[..., TlnSettings],
 ) -> None:
     """Rather than the same block twice in a frame."""
-    many = {"frame": {**WIDE["frame"], "decoys": {"count": 1000, "pool_size": 2000}}}
+    many = {"frame": {**WIDE["frame"], "decoys": {"count": 50, "pool_size": 100}}, "train": {"frames_per_step": 100}}
     settings = settings_for(WIDE, many, {"gradient": {"policy": "replay"}})
     _prepare(settings)
-    with pytest.raises(SettingsError, match="too few to replay 1000 beside 6 real"):
+    with pytest.raises(SettingsError, match="too few to replay 50 beside 100 real"):
         finetune(settings, NoProgress(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        ((LATENT, _decoys(pool_size=100_000)), r"decoys.pool_size is 100000 and the training text has \d+ rows"),
+        (
+            (LATENT, {"train": {"public_steps": 2}}),
+            r"decoys.pool_size is 120 and the public text has 32 rows",  # 4 public blocks of 8
+        ),
+        ((LATENT, {"frame": {**LATENT["frame"], "bottleneck": {"width": 49}}}), "width is 49 .* rows have 48 values"),
+    ],
+    ids=["pool", "public pool", "width"],
+)
+def test_what_the_text_or_the_model_cannot_give_is_refused_before_anything_crosses(
+    settings_for: Callable[..., TlnSettings], layers: tuple[dict[str, Any], ...], named: str
+) -> None:
+    """A pool larger than its text would repeat rows in a frame; a bottleneck wider than the model is none."""
+    settings = settings_for(*layers, CLIPPED)
+    _prepare(settings)
+    with pytest.raises(SettingsError, match=named):
+        finetune(settings, NoProgress(), lambda _: None)
+    assert not Path(settings.record.folder).exists()
+    assert not Path(settings.train.out).exists()
 
 
 @pytest.mark.parametrize(

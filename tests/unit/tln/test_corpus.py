@@ -39,6 +39,16 @@ def test_a_folder_is_one_document_a_file(tmp_path: Path) -> None:
     assert len(read_documents(tmp_path, max_documents=2)) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.jsonl", '{"id": "a", "text": "some"}\n{"id": "b", "text": " "}'), ("x.txt", "\n")]
+)
+def test_an_empty_document_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    """Told by its number; nothing of it could be trained on, and its membership would mean nothing."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SettingsError, match=r"document [12] in reading order is empty"):
+        read_documents(tmp_path / name)
+
+
 def test_json_lines_are_one_document_a_line(tmp_path: Path) -> None:
     """Ids may be numbers; empty lines are skipped."""
     file = tmp_path / "x.jsonl"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitwire.backbone import ModelSettings, load_head_and_tail, load_whole
+from splitwire.backbone import ModelSettings, load_config, load_head_and_tail, load_whole
 from splitwire.errors import SettingsError
 from tln.calibration import median_gradient_norm
 from tln.corpus import CorpusSettings
@@ -66,6 +66,20 @@ def test_a_second_time_reads_what_is_there(model: ModelSettings, corpus: CorpusS
     _, again = _prepare(model, corpus)
     assert again.folder == first.folder
     assert (first.folder / "prepared.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("position", [0, 8], ids=["first token", "last label"])
+def test_a_token_outside_of_the_vocabulary_is_refused(
+    model: ModelSettings, corpus: CorpusSettings, position: int
+) -> None:
+    """The tokenizer of another model; the message counts and shows no text."""
+    size = int(load_config(model).vocab_size)
+
+    def foreign(_text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [size if index == position else 1 for index in range(9)]}
+
+    with pytest.raises(SettingsError, match=f"3 tokens of .*private are outside of the model's vocabulary of {size}"):
+        load_texts(model, corpus, foreign)
 
 
 def test_other_settings_are_another_result(model: ModelSettings, corpus: CorpusSettings) -> None:

@@ -12,6 +12,7 @@ from splitwire.v1 import stack_pb2
 from tln.context import ProtectedFrame, StepContext
 from tln.keys import FrameKeys
 from tln.mechanisms import MechanismInputs
+from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.scale_sign import ScaleSign, ScaleSignSettings, check_surrogate
 from tln.pipeline import FrameSettings, build_pipeline, check_frame
 from ucn.stacks.gram import GramNetwork
@@ -80,7 +81,9 @@ def test_the_surrogate_computes_the_same_under_it(
 ) -> None:
     """Through all three gauges the surrogate gives what it gives without them, exactly where it is not refused."""
     names = ("bottleneck", "permutation", "scale_sign", "rotation")
-    pipeline = build_pipeline(FrameSettings(mechanisms=names), mechanism_inputs())
+    pipeline = build_pipeline(
+        FrameSettings(mechanisms=names, bottleneck=BottleneckSettings(width=8)), mechanism_inputs()
+    )
     gauges = list(pipeline.mechanisms)[1:]
     assert [mechanism.name for mechanism in gauges] == ["permutation", "scale_sign", "rotation"]
     network, context, frame = surrogate(radial=radial, sign_invariant=sign_invariant), StepContext(1), ROWS
