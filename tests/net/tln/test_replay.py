@@ -191,6 +191,29 @@ def test_the_truth_comes_in_the_order_of_the_ungauged_rows(run: Callable[..., Ru
             assert order[:count].tolist() == list(range(count))
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"frame": {"decoys": {"count": 6, "pool_size": 40, "min_real_rows": 2}}},
+        {"frame": {"decoys": {"count": 6, "pool_size": 40, "kind": "reencoded"}}},
+        {
+            "frame": {"decoys": {"count": 6, "pool_size": 40}},
+            "gradient": {"policy": "replay", "unsafe": False, "clip_norm": 0.1},
+        },
+    ],
+    ids=["varying", "reencoded", "replay"],
+)
+def test_real_rows_come_into_order_among_every_kind_of_decoys(
+    run: Callable[..., Run], sections: dict[str, Any]
+) -> None:
+    """Also where their number varies from frame to frame, and where the decoys are whole blocks."""
+    done = run(GAUGED, **sections)
+    report = replay(done.bundle, key=done.keys / "audit.key")
+    assert report.problems == []
+    assert report.is_order_checked
+    assert report.num_frames["BACKWARD"] == STEPS
+
+
 def test_a_bundle_of_the_tap_replays_with_the_settings_and_the_sealed_files(
     run: Callable[..., Run], loop: asyncio.AbstractEventLoop, pki: dict[str, TlsFiles], tmp_path: Path
 ) -> None:
