@@ -8,6 +8,7 @@ are fixed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,11 +22,12 @@ from tln.pipeline import FramePipeline, FrameSettings, build_pipeline
 
 pytestmark = pytest.mark.stats
 
-NUM_STEPS, FRAMES, BLOCK, HIDDEN = 30, 10, 32, 48
+NUM_STEPS, FRAMES, BLOCK, HIDDEN = 30, 10, 32, 72
 LATENT = FrameSettings(
     mechanisms=("bottleneck", "clip_noise", "decoys", "permutation", "rotation"),
     decoys=DecoySettings(count=48, pool_size=2048),
 )
+REENCODED = replace(LATENT, decoys=DecoySettings(count=48, kind="reencoded", pool_size=2048))
 WIDE = FrameSettings(mechanisms=("clip_noise", "decoys"), decoys=DecoySettings(count=10, pool_size=40))
 
 
@@ -69,7 +71,7 @@ def _hidden(generator: torch.Generator) -> torch.Tensor:
     return torch.randn(FRAMES, BLOCK, HIDDEN, generator=generator) * scale
 
 
-@pytest.mark.parametrize("settings", [LATENT, WIDE], ids=["latent", "wide"])
+@pytest.mark.parametrize("settings", [LATENT, REENCODED, WIDE], ids=["latent", "reencoded", "wide"])
 def test_row_norms_do_not_tell_real_from_decoy(settings: FrameSettings) -> None:
     """AUC .50 within .02."""
     norms, real = _norms(settings, lambda _pipeline, _rows: None)

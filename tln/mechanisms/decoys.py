@@ -139,15 +139,10 @@ class DecoyRows(Mechanism):
 
     def describe(self) -> Description:
         """Decoys a full frame, real rows of a full frame, pool size."""
-        return {
-            "kind": self.kind,
-            "unit": "rows",
-            "count": self.count,
-            "real_rows": self.block_tokens,
-            "min_real_rows": self.min_real_rows or self.block_tokens,
-            "pool_size": self.pool.capacity,
-            "unsafe": self.kind == "published",
-        }
+        facts: Description = {"kind": self.kind, "unit": "rows", "count": self.count, "real_rows": self.block_tokens}
+        if self.min_real_rows:
+            facts["min_real_rows"] = self.min_real_rows
+        return {**facts, "pool_size": self.pool.capacity, **_warning(self.kind)}
 
 
 class DecoySequences(Mechanism):
@@ -211,13 +206,12 @@ class DecoySequences(Mechanism):
 
     def describe(self) -> Description:
         """Decoys a batch and pool size."""
-        return {
-            "kind": self.kind,
-            "unit": "sequences",
-            "count": self.count,
-            "pool_size": self.pool.capacity,
-            "unsafe": self.kind == "published",
-        }
+        facts: Description = {"kind": self.kind, "unit": "sequences", "count": self.count}
+        return {**facts, "pool_size": self.pool.capacity, **_warning(self.kind)}
+
+
+def _warning(kind: DecoyKind) -> Description:
+    return {"unsafe": True} if kind == "published" else {}
 
 
 def _join(frame: ProtectedFrame, rows: torch.Tensor, truth: RowTruth, dim: int) -> ProtectedFrame:
