@@ -19,6 +19,7 @@ from typing import Any
 
 from splitwire.backbone import ModelSettings, load_config, load_generation_config, load_head_and_tail, load_middle
 from splitwire.backbone.parts import HeadModel, TailModel
+from splitwire.errors import SettingsError
 from splitwire.settings import settings_hash, to_tree
 from tln.adversaries import describe_adversaries
 from tln.crossing import Crossing
@@ -91,13 +92,18 @@ def connect(
     transport: Transport | None = None,
     continuation: Continuation | None = None,
     fresh_noise: bool = False,
+    has_adversaries: bool = False,
 ) -> Iterator[Connected]:
     """Opens a session for the block. `make_policy` releases gradients when training; `documents` goes to the truth.
 
     `announce` gets the defence in force before anything crosses. `transport` stands in for the connection that the
-    settings name, `run_key` for a fresh one. `continuation` goes on with a run from its checkpoint, under the streams
-    of its scope, or with `fresh_noise` under those of the new session.
+    settings name, `run_key` for a fresh one; with keys.ratchet_steps it is stepped down once it is sealed.
+    `continuation` goes on with a run from its checkpoint, under the streams of its scope, or with `fresh_noise` under
+    those of the new session. A training loop that brings the adversaries of the settings says so with
+    `has_adversaries`; one that does not is refused while they are on.
     """
+    if mode == "training" and not has_adversaries:
+        _refuse_adversaries(settings)
     run_key = run_key or RunKey.generate()
     keys = FrameKeys(run_key, ratchet_steps=settings.keys.ratchet_steps)
     config = load_config(settings.model)
@@ -122,7 +128,10 @@ def connect(
         facts=truth_facts(settings.model, config),
         documents=documents,
     )
-    with recorded(recording, *links), served(settings.metrics, effective["defence"]) as metrics:
+    with (
+        recorded(recording, links, settings.topology.num_recorded),
+        served(settings.metrics, effective["defence"]) as metrics,
+    ):
         if settings.metrics.listen:  # an observer costs a decode step time, so none without need
             for link in links:
                 link.observers.append(metrics.count)
@@ -135,14 +144,12 @@ def connect(
             grid_scale=pipeline.grid_scale,
         ) as crossing:
             keys.bind(crossing.session_hash if continuation is None or fresh_noise else continuation.key_scope)
-            if settings.keys.ratchet_steps:
-                keys.forget()
-                run_key.step_down()  # sealed by now; nothing here can derive an earlier epoch
+            _forget(settings, keys, run_key)
             if isinstance(pipeline, RelayPipeline):
                 _connect_onward(pipeline, onward_keys, sessions_of(crossing)[1])
-            for session in sessions_of(crossing):
+            for index, session in enumerate(sessions_of(crossing)):
                 session.window = ReplayWindow(settings.connection.replay_window)
-                if recording is not None:
+                if recording is not None and index < settings.topology.num_recorded:
                     recording.follow(session)
             model = SplitModelForCausalLM(
                 config,
@@ -156,11 +163,19 @@ def connect(
             yield Connected(model, run_key, recording, effective, metrics, keys.scope)
 
 
+def _refuse_adversaries(settings: TlnSettings) -> None:
+    if settings.adversaries.is_on:
+        raise SettingsError(
+            "adversaries are on and this training loop has none",
+            remedy="train with tln train, or remove the [adversaries] section",
+        )
+
+
 @contextmanager
-def recorded(recording: Recording | None, *transports: Transport) -> Iterator[None]:
-    """Records the transports during the block, then closes all; a block that fails leaves an incomplete bundle."""
+def recorded(recording: Recording | None, transports: Sequence[Transport], num_recorded: int) -> Iterator[None]:
+    """Records the first transports during the block, then closes all; a block that fails leaves an incomplete one."""
     if recording is not None:
-        for transport in transports:
+        for transport in transports[:num_recorded]:
             recording.attach(transport)
     try:
         yield
@@ -172,6 +187,13 @@ def recorded(recording: Recording | None, *transports: Transport) -> Iterator[No
     _close(transports)
     if recording is not None:
         recording.close()
+
+
+def _forget(settings: TlnSettings, keys: FrameKeys, run_key: RunKey) -> None:
+    """With a ratchet, once the run key is sealed: nothing here can derive an earlier epoch any more."""
+    if settings.keys.ratchet_steps:
+        keys.forget()
+        run_key.step_down()
 
 
 def _close(transports: Sequence[Transport]) -> None:

@@ -50,6 +50,11 @@ class TopologySettings:
         return 1 + len(self.addresses)
 
     @property
+    def num_recorded(self) -> int:
+        """Nodes whose sessions are recorded: replicas see the same, and recording it K times would mislead an audit."""
+        return 1 if self.kind == "replicas" else self.num_nodes
+
+    @property
     def num_views(self) -> int:
         """Shares of the width; 1 but for views."""
         return self.num_nodes if self.kind == "views" else 1

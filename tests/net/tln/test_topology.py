@@ -12,18 +12,20 @@ import pytest
 import torch
 
 from splitwire.backbone import ModelSettings, load_whole
-from splitwire.bundles import TRUTH_FILE, open_bundle, read_truth, verify_bundle
+from splitwire.bundles import TRUTH_FILE, WireRecord, open_bundle, read_truth, verify_bundle
 from splitwire.errors import PeerError
 from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2, stack_pb2
+from tln import connect as connecting
 from tln.connect import connect as connected_to
 from tln.finetune import finetune
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.replay import replay
 from tln.settings import TlnSettings, check_generation, check_training_session
+from tln.topology.opening import links_of
 from tln.topology.replicas import ReplicaCrossing
 
 FORWARD, RETURN = channels_pb2.HOP_FORWARD, channels_pb2.HOP_RETURN
@@ -137,15 +139,24 @@ def test_replicas_generate_what_the_unsplit_model_generates(
 
 
 def test_replicas_of_the_surrogate_answer_alike_through_training(
-    start_node: Callable[..., Any], settings_for: Callable[..., TlnSettings]
+    start_node: Callable[..., Any], settings_for: Callable[..., TlnSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes to each, and the same bytes back, in every step of a training run."""
-    crossed = list(_train(settings_for([start_node() for _ in range(3)], "replicas", LATENT)).values())
-    assert len(crossed) == 3
-    for hop in (FORWARD, RETURN, BACKWARD):
-        assert len(crossed[0][hop]) > 2
-        for other in crossed[1:]:
-            assert all(torch.equal(*pair) for pair in zip(crossed[0][hop], other[hop], strict=True))
+    """The same bytes to each, and the same bytes back, in every step of a training run; one of them is recorded."""
+    seen: list[list[WireRecord]] = []
+
+    def watched(settings: TlnSettings, first: Any = None) -> Any:
+        links = links_of(settings, first)
+        for link in links:
+            seen.append([])
+            link.observers.append(seen[-1].append)
+        return links
+
+    monkeypatch.setattr(connecting, "links_of", watched)
+    assert len(_train(settings_for([start_node() for _ in range(3)], "replicas", LATENT))) == 1
+    for hop in (FORWARD, RETURN, BACKWARD, channels_pb2.HOP_INPUT_GRADIENT):
+        first, *others = ([record.message for record in records if record.hop == hop] for records in seen)
+        assert len(first) > 2
+        assert others == [first, first]
 
 
 @pytest.mark.parametrize("trainable", ["full", "lora"])
