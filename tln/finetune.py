@@ -27,6 +27,7 @@ import torch
 
 from splitwire import __version__
 from splitwire.backbone import load_tokenizer
+from splitwire.bundles import WireRecord
 from splitwire.errors import PeerError, RecordingError, SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file
 from tln.adversaries import Adversaries
@@ -40,6 +41,7 @@ from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
 from tln.settings import TlnSettings, check_training
+from tln.topology.opening import sessions_of
 from tln.train_settings import TrainSettings
 from tln.trainer import History, Trainer, TrainingText, mean_of_last
 from tln.transport import Transport
@@ -134,7 +136,8 @@ def _trainer(
     settings: TlnSettings, connected: Connected, texts: Texts, prepared: Prepared, membership: Membership
 ) -> Trainer:
     needs_targets = settings.loss.needs_targets
-    text = TrainingText(texts.private, membership.train, prepared.hidden, prepared.targets if needs_targets else None)
+    targets = prepared.targets if needs_targets else None
+    text = TrainingText(texts.private, membership.train, prepared.hidden, targets, prepared.baseline_nats)
     public = None
     if settings.train.public_steps and texts.public is not None:
         targets = prepared.public_targets if needs_targets else None
@@ -148,6 +151,7 @@ def _trainer(
         connected.metrics.time_step,
         public,
         _adversaries(settings, connected, texts.private.labels[membership.train]),
+        wire_bytes=_count_bytes(connected),
     )
 
 
@@ -280,6 +284,19 @@ def _policy_maker(settings: TlnSettings, texts: Texts, prepared: Prepared) -> Po
         return build_gradient_policy(settings.gradient, parts.keys, median)
 
     return make
+
+
+def _count_bytes(connected: Connected) -> Callable[[], int]:
+    """Bytes that have crossed from now on, both ways, over all sessions of the run."""
+    total = 0
+
+    def count(record: WireRecord) -> None:
+        nonlocal total
+        total += len(record.message)
+
+    for session in sessions_of(connected.model.crossing):
+        session.transport.observers.append(count)
+    return lambda: total
 
 
 def _check_pools(settings: TlnSettings, texts: Texts, num_members: int) -> None:

@@ -41,13 +41,14 @@ class TrainingText:
     """Blocks [N, T], the numbers of those that train, what the frozen head makes of them, and their targets.
 
     `hidden` and `targets` are [N, T, H]; `hidden` is None where the head runs in every step, targets without
-    distillation.
+    distillation. `baseline_nats` [N, T] is the unsplit model's cross-entropy, for the progress only.
     """
 
     blocks: Blocks
     members: torch.Tensor
     hidden: torch.Tensor | None
     targets: torch.Tensor | None
+    baseline_nats: torch.Tensor | None = None
 
 
 @dataclass
@@ -89,8 +90,12 @@ class Trainer:
         time_step: Callable[[float], object] = lambda _seconds: None,
         public: TrainingText | None = None,
         adversaries: Adversaries | None = None,
+        *,
+        wire_bytes: Callable[[], int] | None = None,
     ) -> None:
         self.model = model
+        self._wire_bytes = wire_bytes
+        self._delta_nats: float | None = None
         self.adversaries = adversaries
         self.public = public
         self.history = History()
@@ -238,7 +243,12 @@ class Trainer:
         history = self.history
         loss = (history.public_loss if text is self.public else history.loss)[-1]
         num_tokens = self.settings.frames_per_step * text.blocks.tokens.shape[1]
-        return f"loss {loss:.4f}, {num_tokens / seconds:.0f} tokens/s"
+        parts = [f"loss {loss:.4f}", f"{num_tokens / seconds:.0f} tokens/s"]
+        if self._delta_nats is not None:
+            parts.insert(1, f"utility {self._delta_nats:+.2f} nats")
+        if self._wire_bytes is not None:
+            parts.append(f"{self._wire_bytes() / 1e6:.3f} MB crossed")
+        return ", ".join(parts)
 
     def _step(self, text: TrainingText, chosen: torch.Tensor) -> None:
         history = self.history
@@ -252,6 +262,8 @@ class Trainer:
         value = private_loss(self.model.tail, restored, target, labels, self.loss, batch.sent_rows(labels.shape[1]))
         self._add_pressure(value.total, hidden, context).backward()  # type: ignore[no-untyped-call]
         self._update(factor)
+        known = text.baseline_nats is not None and self.loss.cross_entropy > 0
+        self._delta_nats = value.cross_entropy - text.baseline_nats[batch.numbers].mean().item() if known else None
         if text is self.public:
             history.public_loss.append(value.total.item() / len(labels))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +216,24 @@ def test_only_the_same_run_is_resumed(settings: TlnSettings, tmp_path: Path) -> 
     with pytest.raises(SettingsError, match="settings or texts are not those of the checkpoint"):
         _go_on(settings, "second")
     assert not (tmp_path / "second").exists()
+
+
+def test_progress_tells_loss_utility_speed_and_bytes(settings: TlnSettings) -> None:
+    """Of private steps all four, and the bytes only grow; of public ones no utility, which is about private text."""
+    notes: list[str] = []
+
+    class Listens(NoProgress):
+        def advance(self, count: int = 1, note: str = "") -> None:  # noqa: ARG002 - the seam
+            notes.extend([note] if note else [])
+
+    finetune(replace(settings, train=replace(settings.train, public_steps=2)), Listens(), lambda _: None)
+    pattern = re.compile(r"loss [\d.]+, (utility [+-][\d.]+ nats, )?\d+ tokens/s, ([\d.]+) MB crossed")
+    told = [pattern.fullmatch(note) for note in notes]
+    assert len(told) == 2 + STEPS
+    assert [bool(match and match.group(1)) for match in told] == [False] * 2 + [True] * STEPS
+    crossed = [float(match.group(2)) for match in told if match]
+    assert crossed == sorted(crossed)
+    assert crossed[-1] > crossed[0] > 0
 
 
 def test_public_steps_come_first_and_only_public_text_is_in_their_frames(settings: TlnSettings, tmp_path: Path) -> None:
