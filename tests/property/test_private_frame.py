@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tln.context import StepContext
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
+from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.clip_noise import ClipNoiseSettings
 from tln.mechanisms.decoys import DecoySettings
 from tln.pipeline import FramePipeline, FrameSettings, build_pipeline
@@ -67,6 +68,7 @@ def test_latent_frames_keep_their_truth_under_all_gauges(num: int, block: int, c
     """Rotation keeps inner products, so equal latent rows have equal norms: truth and rows stay together."""
     chosen = FrameSettings(
         mechanisms=("bottleneck", "clip_noise", "decoys", "permutation", "rotation"),
+        bottleneck=BottleneckSettings(width=4),
         clip_noise=QUIET,
         decoys=DecoySettings(count=count, pool_size=2 * (count + block)),
     )
