@@ -118,6 +118,7 @@ def finetune(
             transport=transport,
             continuation=None if saved is None else saved.continuation,
             fresh_noise=resume == "fresh_noise",
+            has_adversaries=settings.adversaries.is_on,
         ) as connected,
     ):
         trainer = _trainer(settings, connected, texts, prepared, membership)

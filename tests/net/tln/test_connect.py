@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from splitwire.bundles import WireRecord
+from splitwire.errors import SettingsError
 from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
@@ -89,3 +90,16 @@ def test_the_defence_is_announced_before_anything_crosses(settings_file: Path) -
     assert announced == [split.defence]
     assert list(split.defence["frame"]) == ["clip", "noise"]
     assert any(record.hop == channels_pb2.HOP_FORWARD for record in seen)
+
+
+def test_a_loop_that_has_no_adversaries_does_not_claim_them(settings_file: Path) -> None:
+    """Refused before anything is loaded or announced; nothing would train against them."""
+    pairs = [("adversaries.heads", '["token"]')]
+    settings = load_settings(TlnSettings, program="tln", file=settings_file, environment={}, overrides=pairs)
+    announced: list[Any] = []
+    with (
+        pytest.raises(SettingsError, match="this training loop has none"),
+        connecting.connect(settings, mode="training", announce=announced.append),
+    ):
+        pass
+    assert announced == []
