@@ -162,7 +162,7 @@ def test_every_gauge_comes_off_as_the_trusted_node_took_it_off(
 def test_gauges_that_several_nodes_share_come_off_in_each_session(
     run: Callable[..., Run], tmp_path: Path, topology: str, num_nodes: int
 ) -> None:
-    """Views: the shares side by side are the rows of the whole width. Replicas: one session is recorded, and has all."""
+    """Views: the shares side by side are the rows of the whole width. Replicas: one is recorded and has all."""
     done = run(GAUGED, topology=topology, num_nodes=num_nodes)
     report = replay(done.bundle, key=done.keys / "audit.key", out=tmp_path / "ungauged")
     assert len(report.sessions) == (1 if topology == "replicas" else num_nodes)
