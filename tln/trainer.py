@@ -262,8 +262,9 @@ class Trainer:
         value = private_loss(self.model.tail, restored, target, labels, self.loss, batch.sent_rows(labels.shape[1]))
         self._add_pressure(value.total, hidden, context).backward()  # type: ignore[no-untyped-call]
         self._update(factor)
-        known = text.baseline_nats is not None and self.loss.cross_entropy > 0
-        self._delta_nats = value.cross_entropy - text.baseline_nats[batch.numbers].mean().item() if known else None
+        self._delta_nats = None
+        if text.baseline_nats is not None and self.loss.cross_entropy > 0:
+            self._delta_nats = value.cross_entropy - text.baseline_nats[batch.numbers].mean().item()
         if text is self.public:
             history.public_loss.append(value.total.item() / len(labels))
             return
