@@ -1,7 +1,8 @@
 """A protected step of the gram stack against a step with the same stack and payload and the mechanisms off.
 
-Both sides train a bottleneck of width 64 and the same surrogate, on blocks of 32 tokens and 16 frames of 80 rows a
-message. The protected side has clip, noise, 48 decoys, permutation and rotation, and clips and noises the gradient.
+Both sides train a bottleneck of width 64 (no wider than the model) and the same surrogate, on blocks of 32 tokens and
+16 frames of 80 rows a message. The protected side has clip, noise, 48 decoys, permutation and rotation, and clips and
+noises the gradient.
 The other side fills its frames to 80 rows with copies (`Padding`), so that what crosses has the same size, and sends
 the gradient as it is. Two losses: the default one, and distillation alone, whose step is several times shorter, so that
 the mechanisms weigh more.
@@ -28,13 +29,14 @@ import torch
 
 from benchmarks.measure import Row, in_turns, ratio_of_medians
 from benchmarks.nodes import Nodes, running_gram
-from splitwire.backbone import ModelSettings
+from splitwire.backbone import ModelSettings, load_config
 from tln.connect import Connected, connect
 from tln.context import ProtectedFrame, StepContext
 from tln.corpus import CorpusSettings
 from tln.gradient_policy import GradientSettings, OpenGradient, build_gradient_policy
 from tln.losses import LossSettings, private_loss
 from tln.mechanisms import Mechanism, Stage
+from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.pipeline import FramePipeline, FrameSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings
@@ -43,6 +45,7 @@ from tln.utility import restored_rows
 FRAMES = 16
 BLOCK_TOKENS = 32
 FRAME_ROWS = 80
+WIDTH = 64
 MECHANISMS = ("bottleneck", "clip_noise", "decoys", "permutation", "rotation")
 LOSSES = {
     "protected step": LossSettings(),
@@ -206,9 +209,10 @@ def _peak_of(process: int) -> float:
 
 
 def _settings(nodes: Nodes, mechanisms: tuple[str, ...]) -> TlnSettings:
+    width = min(WIDTH, int(load_config(nodes.model).hidden_size))
     return replace(
         nodes.direct,
         stack=StackSettings(kind="gram"),
         corpus=CorpusSettings(block_tokens=BLOCK_TOKENS),
-        frame=FrameSettings(mechanisms=mechanisms),
+        frame=FrameSettings(mechanisms=mechanisms, bottleneck=BottleneckSettings(width=width)),
     )

@@ -47,7 +47,7 @@ def test_a_protected_step_and_its_yardstick_send_the_same_payload(model: ModelSe
     with running_gram(tmp_path, model) as nodes, protected.protected(nodes) as on, protected.padded(nodes) as off:
         sizes = [_sizes_of_a_step(connected) for connected in (on, off)]
         assert sizes[0] == sizes[1]
-        assert sum(sizes[0]) > 4 * protected.FRAMES * protected.FRAME_ROWS * 64 * 4
+        assert sum(sizes[0]) > 4 * protected.FRAMES * protected.FRAME_ROWS * 48 * 4
         assert set(on.model.pipeline.describe()) > {"clip", "noise", "decoys", "permutation", "rotation"}
         assert set(off.model.pipeline.describe()) == {"bottleneck", "padding"}
 
