@@ -171,6 +171,29 @@ def test_decoys_and_what_they_bear_go_on_as_they_were(
         assert all(first[step] == second[step] for step in again)
 
 
+@pytest.mark.parametrize("kind", ["mixup", "reencoded", "matched", "adversaries"])
+def test_whatever_keeps_something_from_step_to_step_is_in_the_checkpoint(
+    settings: TlnSettings, tmp_path: Path, kind: str
+) -> None:
+    """Pools, gradients and adversaries: frames of steps taken again are equal."""
+    frame = settings.frame
+    if kind == "mixup":
+        mixup = replace(frame.mixup, pool_size=60)
+        settings = replace(settings, frame=replace(frame, mechanisms=(*frame.mechanisms, "mixup"), mixup=mixup))
+    elif kind == "reencoded":
+        settings = replace(settings, frame=replace(frame, decoys=replace(frame.decoys, kind="reencoded")))
+    elif kind == "matched":
+        gradient = replace(settings.gradient, policy="matched", clip_multiple=0.0)
+        settings = replace(settings, gradient=gradient)
+    else:
+        settings = replace(settings, adversaries=replace(settings.adversaries, heads=("token",), warmup_steps=1))
+    _break_off(settings)
+    _go_on(settings, "second")
+    first, second = _forwards(tmp_path / "first"), _forwards(tmp_path / "second")
+    assert len(first.keys() & second.keys()) == BREAK_AFTER - EVERY
+    assert all(first[step] == second[step] for step in first.keys() & second.keys())
+
+
 def test_other_bytes_under_the_old_noise_never_cross(settings: TlnSettings, tmp_path: Path) -> None:
     """The run stops before that frame; with fresh noise it goes on, and no frame is one of the first time."""
     _break_off(settings)
