@@ -3,12 +3,14 @@
 #   PYTHON           interpreter for the virtual environment, 3.11 to 3.13 (default: the newest of them that is found)
 #   TORCH_INDEX_URL  wheel index from which torch is taken, for a CPU or CUDA build (default: the installer's own choice)
 #   VENV             folder of the virtual environment (default .venv)
+#   ARGS             options of `make reproduce`, for instance ARGS="--cells 'ours.*'"
 #   TESTS            what `make test` gives to pytest (default: everything), for instance TESTS=tests/unit
 
 PYTHON ?=
 TORCH_INDEX_URL ?=
 VENV ?= .venv
 TESTS ?=
+ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -17,10 +19,10 @@ MODEL_STAMP := $(VENV)/.model
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test bench lint format stubs docs clean
+.PHONY: help setup model demo reproduce test bench lint format stubs docs clean
 
 help:  ## List the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## Make the virtual environment and install everything into it.
 
@@ -36,6 +38,9 @@ $(MODEL_STAMP): $(STAMP)
 
 demo: $(MODEL_STAMP)  ## Show the whole story on this machine: split training, capture, audit, verdict.
 	@$(BIN)/python -m deploy.demo
+
+reproduce: $(MODEL_STAMP)  ## Reproduce the published results in shape; ARGS="--list" names the cells.
+	@$(BIN)/python -m deploy.reproduce $(ARGS)
 
 test: $(STAMP)  ## Run lint, then every test; fails when either fails.
 	@$(MAKE) --no-print-directory --silent model || echo "test: without the small model; its tests are skipped" >&2

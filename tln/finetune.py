@@ -45,7 +45,7 @@ from tln.topology.opening import sessions_of
 from tln.train_settings import TrainSettings
 from tln.trainer import History, Trainer, TrainingText, mean_of_last
 from tln.transport import Transport
-from tln.utility import Utility, judge, split_losses
+from tln.utility import Utility, compare, judge, split_losses
 
 REPORT_FILE = "report.json"
 WEIGHTS_FILE = "trusted.safetensors"
@@ -257,13 +257,15 @@ def _score(
     chosen = held_out[order][: settings.train.max_evaluation_blocks or None]
     scored = Blocks(blocks.tokens[chosen], blocks.labels[chosen], blocks.documents[chosen], blocks.ids, 0)
     losses = split_losses(model, scored, settings.stack.kind, settings.train.frames_per_step, progress)
-    return judge(
+    utility = judge(
         losses,
         prepared.baseline_nats[chosen],
         scored.documents,
         settings.train.utility_ceiling_nats,
         run_key.stream(_SET_UP_SCOPE, 0, "bootstrap"),
     )
+    hidden, size = prepared.hidden[chosen], settings.train.frames_per_step
+    return compare(utility, model, scored, hidden, settings.stack.kind, size, progress)
 
 
 def _policy_maker(settings: TlnSettings, texts: Texts, prepared: Prepared) -> PolicyMaker:

@@ -3,7 +3,9 @@
 The transformer stack is causal and is scored block by block. The gram stack is not: row t reads row t + 1, which
 encodes the label of t. So it is scored without look-ahead: position t is restored from a frame that holds the prefix
 0..t alone, and the tail then runs over rows none of which has seen a later one. The frames of the evaluation cross
-under the same defence as those of training.
+under the same defence as those of training. A frame without decoys whose prefix is one row holds that row twice, since
+the surrogate compares rows. Beside the gate stand two numbers that put it in its place: the delta as it reads with
+look-ahead, and the delta when the delegated layers are skipped.
 
 The interval is a bootstrap over documents, since rows of one document are not independent. Three outcomes: passes when
 the whole interval is at or below the ceiling, fails when the whole interval is above it, else inconclusive.
@@ -13,7 +15,7 @@ Shapes: B blocks, T positions, D documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +26,7 @@ from tln.corpus import Blocks
 from tln.keys import Floats, KeyStream
 from tln.losses import token_losses
 from tln.mechanisms import StackName
+from tln.mechanisms.decoys import DecoyRows
 from tln.model import SplitModelForCausalLM
 from tln.progress import Progress
 
@@ -48,6 +51,10 @@ class Utility:
     num_rows: int
     outcome: Outcome
     note: str
+    look_ahead_delta_nats: float | None = None
+    """The delta of whole frames, in which a row sees later ones; None on a causal stack."""
+    skipped_delta_nats: float | None = None
+    """The delta when the tail follows the head directly."""
 
 
 def split_losses(
@@ -60,10 +67,30 @@ def split_losses(
         for start in range(0, len(blocks), batch_blocks):
             rows = slice(start, start + batch_blocks)
             restored = _restored(model, _part(blocks, rows), stack)
-            logits = model.tail.logits(model.tail(restored))
-            losses.append(token_losses(logits, blocks.labels[rows].to(logits.device)).cpu())
+            losses.append(_tail_losses(model, restored, blocks.labels[rows]))
             progress.advance(len(blocks.tokens[rows]))
     return torch.cat(losses)
+
+
+def compare(
+    utility: Utility,
+    model: SplitModelForCausalLM,
+    blocks: Blocks,
+    hidden: torch.Tensor,
+    stack: StackName,
+    batch_blocks: int,
+    progress: Progress,
+) -> Utility:
+    """The same with the delta of whole frames, and that of hidden rows [N, T, H] which skip the delegated layers."""
+    skipped = torch.cat([_tail_losses(model, hidden[n : n + 1], blocks.labels[n : n + 1]) for n in range(len(blocks))])
+    seen = None
+    if stack == "gram":
+        seen = split_losses(model, blocks, "transformer", batch_blocks, progress).double().mean().item()
+    return replace(
+        utility,
+        look_ahead_delta_nats=None if seen is None else seen - utility.unsplit_nats,
+        skipped_delta_nats=skipped.double().mean().item() - utility.unsplit_nats,
+    )
 
 
 def judge(
@@ -113,11 +140,23 @@ def _restored(model: SplitModelForCausalLM, blocks: Blocks, stack: StackName) ->
     hidden: torch.Tensor = model.head(blocks.tokens.to(model.head.device))
     if stack == "transformer":
         return restored_rows(model, hidden, _context(model, blocks, hidden.shape[1]))
-    columns = [
-        restored_rows(model, hidden[:, :length], _context(model, blocks, length))[:, -1]
-        for length in range(1, hidden.shape[1] + 1)
-    ]
+    columns = [_last_of_prefix(model, blocks, hidden, length) for length in range(1, hidden.shape[1] + 1)]
     return torch.stack(columns, dim=1)
+
+
+def _last_of_prefix(model: SplitModelForCausalLM, blocks: Blocks, hidden: torch.Tensor, length: int) -> torch.Tensor:
+    if length == 1 and DecoyRows.name not in model.pipeline.describe():
+        twice = [0, 0]
+        pair = Blocks(blocks.tokens[:, twice], blocks.labels[:, twice], blocks.documents, blocks.ids, 0)
+        return restored_rows(model, hidden[:, twice], _context(model, pair, 2))[:, 0]
+    return restored_rows(model, hidden[:, :length], _context(model, blocks, length))[:, -1]
+
+
+@torch.no_grad()
+def _tail_losses(model: SplitModelForCausalLM, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy [B, T] of hidden rows [B, T, H] after the delegated layers."""
+    logits = model.tail.logits(model.tail(hidden))
+    return token_losses(logits, labels.to(logits.device)).cpu()
 
 
 def _context(model: SplitModelForCausalLM, blocks: Blocks, length: int) -> StepContext:

@@ -12,9 +12,10 @@ from torch import nn
 from tln.context import StepContext
 from tln.corpus import Blocks
 from tln.keys import KeyStream, RunKey
+from tln.losses import token_losses
 from tln.pipeline import FramePipeline
 from tln.progress import NoProgress
-from tln.utility import Utility, bootstrap_interval, judge, split_losses
+from tln.utility import Utility, bootstrap_interval, compare, judge, split_losses
 
 VOCABULARY = 11
 
@@ -92,7 +93,7 @@ def test_evaluation_crosses_in_batches_and_in_evaluate_mode() -> None:
     split_losses(model, _blocks(tokens), "gram", 3, NoProgress())
     contexts = model.crossing.contexts
     assert [tuple(context.tokens.shape) for context in contexts] == [
-        (batch, length) for batch in (3, 2) for length in (1, 2, 3, 4)
+        (batch, length) for batch in (3, 2) for length in (2, 2, 3, 4)
     ]
     assert {context.mode for context in contexts} == {"evaluate"}
 
@@ -134,3 +135,33 @@ def test_the_interval_is_over_documents_not_rows() -> None:
     """Two documents that differ give a wide interval, however many rows each has."""
     sums, counts = torch.tensor([0.0, 1000.0]).double().numpy(), torch.tensor([1000.0, 1000.0]).double().numpy()
     assert bootstrap_interval(sums, counts, _stream()) == (0.0, 1.0)
+
+
+def test_a_lone_first_row_crosses_twice_where_no_decoy_is_beside_it() -> None:
+    """The surrogate compares rows; the second copy tells nothing of later tokens."""
+    model, tokens = _model(), torch.randint(0, VOCABULARY, (2, 4), generator=torch.Generator().manual_seed(4))
+    split_losses(model, _blocks(tokens), "gram", 2, NoProgress())
+    sent = [context.tokens for context in model.crossing.contexts]
+    assert [rows.shape[1] for rows in sent if rows is not None] == [2, 2, 3, 4]
+    assert sent[0] is not None
+    assert torch.equal(sent[0], tokens[:, [0, 0]])
+
+
+@pytest.mark.parametrize(("stack", "looks_ahead"), [("gram", True), ("transformer", False)])
+def test_the_gate_is_told_beside_look_ahead_and_skipped_layers(stack: Any, looks_ahead: bool) -> None:
+    """Whole frames are scored as well where a row can see later ones; skipping equals the tail on hidden rows."""
+    model, blocks = _model(), _blocks(torch.randint(0, VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(5)))
+    hidden = model.head(blocks.tokens)
+    losses = split_losses(model, blocks, stack, 2, NoProgress())
+    stream = RunKey.generate().stream("test", 0, "bootstrap")
+    unsplit = torch.ones(3, 5)
+    found = compare(
+        judge(losses, unsplit, blocks.documents, 0.35, stream), model, blocks, hidden, stack, 2, NoProgress()
+    )
+    whole = split_losses(model, blocks, "transformer", 2, NoProgress()).mean().item() - 1.0
+    skipped = token_losses(model.tail.logits(hidden), blocks.labels).mean().item() - 1.0
+    assert found.skipped_delta_nats == pytest.approx(skipped, abs=1e-5)
+    assert (found.look_ahead_delta_nats is not None) == looks_ahead
+    if looks_ahead:
+        assert found.look_ahead_delta_nats == pytest.approx(whole, abs=1e-5)
+        assert abs(whole - found.delta_nats) > 1e-3
