@@ -37,6 +37,7 @@ from tln.connect import Connected, PolicyMaker, TrustedParts, connect
 from tln.corpus import Blocks, Membership, split_members
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
 from tln.keys import RunKey
+from tln.ledger import Ledger, RowPrices, reasons_against
 from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
@@ -73,6 +74,7 @@ class Report:
     seconds_a_step: float
     frames_a_second: float
     adversaries: dict[str, Any]
+    ledger: dict[str, Any]
 
 
 def finetune(
@@ -123,7 +125,8 @@ def finetune(
     ):
         trainer = _trainer(settings, connected, texts, prepared, membership)
         keep = _begin(checkpoints, connected, trainer, saved)
-        report = _run(settings, connected, trainer, texts, prepared, membership, progress, keep)
+        ledger = _ledger(settings, connected, trainer, len(texts.private.ids), is_resumed=saved is not None)
+        report = _run(settings, connected, trainer, texts, prepared, membership, progress, keep=keep, ledger=ledger)
         _write(out, report, connected.model)
         refusal = _save_remotely(settings.train, connected.model)
         if checkpoints is not None:
@@ -213,7 +216,9 @@ def _run(
     prepared: Prepared,
     membership: Membership,
     progress: Progress,
+    *,
     keep: Callable[[Trainer], object],
+    ledger: Ledger,
 ) -> Report:
     model, run_key = connected.model, connected.run_key
     trainer.prime(progress)
@@ -231,7 +236,19 @@ def _run(
         seconds_a_step=history.seconds / steps,
         frames_a_second=steps * settings.train.frames_per_step / history.seconds,
         adversaries=_adversary_report(trainer),
+        ledger=ledger.summary(),
     )
+
+
+def _ledger(
+    settings: TlnSettings, connected: Connected, trainer: Trainer, num_documents: int, *, is_resumed: bool
+) -> Ledger:
+    """Follows every session whose frames are not copies of another's."""
+    reasons = reasons_against(connected.defence, trains_on_private_text=bool(trainer.parameters), is_resumed=is_resumed)
+    ledger = Ledger(num_documents, RowPrices.of(connected.defence), reasons)
+    for session in sessions_of(connected.model.crossing)[: settings.topology.num_recorded]:
+        session.forward_listeners.append(ledger)
+    return ledger
 
 
 def _adversary_report(trainer: Trainer) -> dict[str, Any]:
@@ -414,4 +431,5 @@ def as_tree(report: Report) -> dict[str, Any]:
         "seconds_a_step": report.seconds_a_step,
         "frames_a_second": report.frames_a_second,
         "adversaries": report.adversaries,
+        "ledger": report.ledger,
     }

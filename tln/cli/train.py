@@ -90,6 +90,14 @@ def _show(settings: TlnSettings, report: Report) -> None:
         f"{utility.delta_upper_nats:+.4f}] over {utility.num_documents} documents, ceiling {utility.ceiling_nats}"
         + (f" ({utility.note})" if utility.note else "")
     )
+    ledger = report.ledger
+    typer.echo(
+        f"ledger: {ledger['claim']}; the document charged most had {ledger['most_real_rows_of_a_document']} rows, "
+        f"{ledger['most_decoy_rows_of_a_document']} decoy rows and {ledger['most_gradient_rows_of_a_document']} "
+        "gradient rows"
+    )
+    for reason in ledger["reasons"]:
+        typer.echo(f"  because {reason}")
     typer.echo(f"report: {Path(settings.train.out) / 'report.json'}")
     if settings.record.folder:
         typer.echo(f"{'bundle' if settings.record.wire else 'truth'}: {settings.record.folder}")

@@ -263,6 +263,26 @@ def test_the_report_is_numbers_with_the_effective_defence(run: Callable[..., Run
     assert len(report["loss_by_step"]) == 4
 
 
+@pytest.mark.parametrize("defended", [LATENT, WIDE], ids=["latent", "wide"])
+def test_the_ledger_charges_what_the_sealed_truth_says_crossed(
+    defended: dict[str, Any], run: Callable[..., Run]
+) -> None:
+    """Rows, decoy reuse and gradient rows of the document charged most, counted again from the truth; no claim."""
+    done = run(defended, CLIPPED)
+    ledger = json.loads((Path(done.settings.train.out) / "report.json").read_text())["ledger"]
+    counts = {name: np.zeros(len(done.truth().documents), dtype=np.int64) for name in ("real", "decoy", "gradient")}
+    for record in done.truth().records.values():
+        documents, real = record.document.ravel(), record.real.ravel()
+        known = documents >= 0
+        charged = {"real": known & real, "decoy": known & ~real, "gradient": known & (record.phase == "train")}
+        for name, rows in charged.items():
+            np.add.at(counts[name], documents[rows], 1)
+    for name, rows in counts.items():
+        assert ledger[f"most_{name}_rows_of_a_document"] == rows.max() > 0
+    assert ledger["claim"] == "no DP claim"
+    assert ledger["epsilon"] is None
+
+
 def test_a_used_folder_and_a_missing_preparation_are_refused_before_anything_crosses(
     settings_for: Callable[..., TlnSettings],
 ) -> None:
