@@ -19,8 +19,22 @@ _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 30.0
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Around a fork: an exception that a signal raises in Python's own hooks around it would be printed and lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProcessFailedError(Exception):
@@ -47,7 +61,7 @@ class Processes:
 
         Its output goes to `name`.log.
         """
-        with (self._log_dir / f"{name}.log").open("wb") as log:
+        with (self._log_dir / f"{name}.log").open("wb") as log, _signals_held():
             process = subprocess.Popen(  # noqa: S603 - our own programs
                 program(arguments),
                 stdout=log,
@@ -55,7 +69,7 @@ class Processes:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - no other thread is running here
             )
-        self._running.append((name, process))
+            self._running.append((name, process))
         while not _accepts(port):
             if process.poll() is not None:
                 raise ProcessFailedError(
@@ -68,12 +82,7 @@ class Processes:
         """SIGTERM, a grace period, SIGKILL. ProcessFailedError when the program did not end with code 0."""
         index = next(i for i, (other, _) in enumerate(self._running) if other == name)
         _, process = self._running.pop(index)
-        process.terminate()
-        try:
-            code = process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        code = _end(process)
         if code != 0:
             raise ProcessFailedError(f"{name} ended with code {code}; see {self._log_dir / name}.log")
 
@@ -100,17 +109,30 @@ def run(
     with contextlib.ExitStack() as stack:
         captured = subprocess.PIPE if quiet else None
         stdout = captured if output is None else stack.enter_context(output.open("wb"))
-        completed = subprocess.run(  # noqa: S603 - our own programs
-            program(arguments),
-            check=False,
-            stdout=stdout,
-            stderr=captured,
-            preexec_fn=_die_with_parent,
-        )
-    if completed.returncode not in accepted:
-        printed = (completed.stderr or b"").decode(errors="replace").strip()
-        raise ProcessFailedError(f"{' '.join(arguments[:2])} ended with code {completed.returncode}. {printed}")
-    return completed.returncode
+        with _signals_held():
+            process = subprocess.Popen(  # noqa: S603 - our own programs
+                program(arguments),
+                stdout=stdout,
+                stderr=captured,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no other thread is running here
+            )
+            stack.enter_context(process)
+            stack.callback(_end, process)
+        _, errors = process.communicate()
+    if process.returncode not in accepted:
+        printed = (errors or b"").decode(errors="replace").strip()
+        raise ProcessFailedError(f"{' '.join(arguments[:2])} ended with code {process.returncode}. {printed}")
+    return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, a grace period, SIGKILL; the exit code. Nothing where it has ended."""
+    process.terminate()
+    try:
+        return process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def free_port() -> int:
