@@ -20,7 +20,6 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -42,7 +41,7 @@ from tln.mechanisms.base import (
 )
 from tln.mechanisms.matched_gradient import MatchedGradient
 from tln.mechanisms.permutation import take_rows
-from tln.mechanisms.pool import DecoyPool
+from tln.mechanisms.pool import PooledMechanism
 
 DecoyKind = Literal["recycled", "reencoded", "published"]
 PUBLISHED_WARNING = (
@@ -73,26 +72,20 @@ class DecoySettings:
     """Fewest real rows of a training frame, whose number is drawn from here to a full block; 0 sends all (gram)."""
 
 
-class DecoyRows(Mechanism):
+class DecoyRows(PooledMechanism):
     """Decoy rows in every latent frame; no pool row twice in one frame."""
 
     name = "decoys"
     stage = Stage.MIX
 
     def __init__(self, settings: DecoySettings, block_tokens: int, keys: FrameKeys) -> None:
-        super().__init__()
+        super().__init__(settings.pool_size)
         self.stage = _STAGES[settings.kind]
         self.kind = settings.kind
         self.count = settings.count
         self.min_real_rows = settings.min_real_rows
         self.block_tokens = block_tokens
-        self.pool = DecoyPool(settings.pool_size)
         self._keys = keys
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the pool is full."""
-        return self.pool.is_full
 
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
         """[N, T, D] to [N, block_tokens + count, D], decoys last and where rows are not sent.
@@ -129,14 +122,6 @@ class DecoyRows(Mechanism):
         """Puts every row of the frame into the pool."""
         self.pool.add(frame.rows.flatten(0, 1), map_truth(frame.truth, lambda values: values.flatten(0, 1)))
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The pool, for a checkpoint. TLN only."""
-        return self.pool.state()
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The pool of a checkpoint."""
-        self.pool.load_state(tensors)
-
     def describe(self) -> Description:
         """Decoys a full frame, real rows of a full frame, pool size."""
         facts: Description = {"kind": self.kind, "unit": "rows", "count": self.count, "real_rows": self.block_tokens}
@@ -145,24 +130,18 @@ class DecoyRows(Mechanism):
         return {**facts, "pool_size": self.pool.capacity, **_warning(self.kind)}
 
 
-class DecoySequences(Mechanism):
+class DecoySequences(PooledMechanism):
     """Decoy sequences in the batch, in a fresh secret order of sequences."""
 
     name = "decoys"
     stage = Stage.MIX
 
     def __init__(self, settings: DecoySettings, keys: FrameKeys) -> None:
-        super().__init__()
+        super().__init__(settings.pool_size)
         self.stage = _STAGES[settings.kind]
         self.kind = settings.kind
         self.count = settings.count
-        self.pool = DecoyPool(settings.pool_size)
         self._keys = keys
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the pool is full."""
-        return self.pool.is_full
 
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
         """[B, T, H] to [B + count, T, H]. Training sequences then enter the pool."""
@@ -195,14 +174,6 @@ class DecoySequences(Mechanism):
     def absorb(self, frame: ProtectedFrame) -> None:
         """Puts every sequence of the batch into the pool."""
         self.pool.add(frame.rows, frame.truth)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The pool, for a checkpoint. TLN only."""
-        return self.pool.state()
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The pool of a checkpoint."""
-        self.pool.load_state(tensors)
 
     def describe(self) -> Description:
         """Decoys a batch and pool size."""

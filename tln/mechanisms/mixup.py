@@ -15,7 +15,6 @@ Source: secret mixup of seed 003 (released = .75 z + .25 decoy). It is no certif
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +23,7 @@ from splitwire.errors import SettingsError
 from tln.context import ProtectedFrame, StepContext
 from tln.keys import FrameKeys
 from tln.mechanisms.base import Description, Mechanism, MechanismInputs, MechanismSpec, StackName, Stage, map_truth
-from tln.mechanisms.pool import DecoyPool
+from tln.mechanisms.pool import PooledMechanism
 
 _LARGEST_POOL = 1 << 22
 
@@ -39,22 +38,16 @@ class MixupSettings:
     """Earlier rows from which partners are drawn. Nothing crosses before it is full."""
 
 
-class Mixup(Mechanism):
+class Mixup(PooledMechanism):
     """Every row with a secret partner of its own."""
 
     name = "mixup"
     stage = Stage.BLEND
 
     def __init__(self, settings: MixupSettings, keys: FrameKeys) -> None:
-        super().__init__()
+        super().__init__(settings.pool_size)
         self.share = settings.share
-        self.pool = DecoyPool(settings.pool_size)
         self._keys = keys
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the pool is full."""
-        return self.pool.is_full
 
     def protect(self, frame: ProtectedFrame, context: StepContext) -> ProtectedFrame:
         """share * row + (1 - share) * partner, [N, R, D]. Training rows then enter the pool, as they were."""
@@ -76,14 +69,6 @@ class Mixup(Mechanism):
     def absorb(self, frame: ProtectedFrame) -> None:
         """Puts every row of the frame into the pool."""
         self.pool.add(frame.rows.flatten(0, 1), map_truth(frame.truth, lambda values: values.flatten(0, 1)))
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The pool, for a checkpoint. TLN only."""
-        return self.pool.state()
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The pool of a checkpoint."""
-        self.pool.load_state(tensors)
 
     def describe(self) -> Description:
         """Share and pool size."""

@@ -16,6 +16,7 @@ import torch
 
 from splitwire.errors import StateError
 from tln.context import NO_DOCUMENT, NO_LABEL, RowTruth
+from tln.mechanisms.base import Mechanism
 
 _TRUTH_NAMES = tuple(field.name for field in fields(RowTruth))
 
@@ -106,3 +107,24 @@ def unknown_truth(shape: tuple[int, ...]) -> RowTruth:
         label=torch.full(shape, NO_LABEL, dtype=torch.int64),
         document=torch.full(shape, NO_DOCUMENT, dtype=torch.int64),
     )
+
+
+class PooledMechanism(Mechanism):
+    """A mechanism that draws from a pool of earlier items, is ready once it is full, and resumes with it."""
+
+    def __init__(self, pool_size: int) -> None:
+        super().__init__()
+        self.pool = DecoyPool(pool_size)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the pool is full."""
+        return self.pool.is_full
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The pool, for a checkpoint. TLN only."""
+        return self.pool.state()
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The pool of a checkpoint."""
+        self.pool.load_state(tensors)
