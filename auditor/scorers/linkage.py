@@ -7,6 +7,8 @@ again as it was, which the same attack must find above its ceiling.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from auditor.attacks import Attack
@@ -15,9 +17,8 @@ from auditor.capture import Capture
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
 from auditor.splits import TEST, Splits
-from auditor.statistics.auc import roc_points
 from auditor.views import LinkageView, UnitKey, linkage_view
 
 _ALARMS = {"found_at_1_percent_ratio": 0.01, "found_at_5_percent_ratio": 0.05}
@@ -34,40 +35,27 @@ def score_linkage(
     dealt = UnitKey(deal_within_groups(key.real, view.group, generator), key.split, key.document)
     twin = best_reading(readings, dealt, plan, generator, TWIN_ALPHA)[1]
     controls = [_control(attack, view, key, plan, generator)]
-    test = key.split == TEST
-    return Result(
-        attack=attack.name,
-        family=family,
-        question=attack.question,
-        partition="all",
-        knowledge=attack.knowledge,
-        given=f"{len(view.norm)} forward rows of {len(np.unique(view.group))} frames",
-        paper=attack.paper,
-        num_documents=found.num_clusters,
-        num_frames=len(np.unique(view.group[test])),
-        num_rows=int(test.sum()),
-        checks=(
-            auc_check(
-                "linkage_auc", plan.ceilings.linkage_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-            ),
+    return auc_result(
+        attack,
+        family,
+        check=auc_check(
+            "linkage_auc", plan.ceilings.linkage_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
         ),
-        baseline={"constant_auc_ratio": 0.5},
-        twin={"auc_ratio": twin.auc_ratio, "lower_ratio": twin.lower_ratio, "upper_ratio": twin.upper_ratio},
-        controls=tuple(controls),
-        details={
-            "reading": chosen.name,
-            "num_real": found.num_positive,
-            "num_decoys": found.num_negative,
-            **_found(readings, key),
-            "roc": roc_points(chosen.scores[test], key.real[test]),
-        },
+        given=f"{len(view.norm)} forward rows of {len(np.unique(view.group))} frames",
+        group=view.group,
+        key=key,
+        chosen=chosen,
+        found=found,
+        twin=twin,
+        controls=controls,
+        details=_found(readings, key),
     )
 
 
-def _found(readings: list[UnitScores], key: UnitKey) -> dict[str, float]:
+def _found(readings: list[UnitScores], key: UnitKey) -> dict[str, Any]:
     """Share of the test decoys below the score that few real rows are below, by reading."""
     test = key.split == TEST
-    shares = {}
+    shares: dict[str, Any] = {}
     for reading in readings:
         real, decoys = reading.scores[test & key.real], reading.scores[test & ~key.real]
         for name, alarm in _ALARMS.items():

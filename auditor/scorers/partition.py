@@ -43,6 +43,38 @@ def score_partition(
     twin = _twin(attack, view, key, plan, generator)
     progress("its positive control", 2, 3)
     controls = [_control(attack, view, key, plan, generator)]
+    return auc_result(
+        attack,
+        family,
+        check=auc_check(
+            "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
+        ),
+        given=f"norms of {len(view.norm)} units; which are real among the {len(view.train_units)} of train documents",
+        group=view.group,
+        key=key,
+        chosen=chosen,
+        found=found,
+        twin=twin,
+        controls=controls,
+        details={"norm_histogram": _histogram(view, key)},
+    )
+
+
+def auc_result(
+    attack: Attack,
+    family: str,
+    *,
+    check: Check,
+    given: str,
+    group: Integers,
+    key: UnitKey,
+    chosen: UnitScores,
+    found: Auc,
+    twin: Auc,
+    controls: Sequence[Control],
+    details: dict[str, Any],
+) -> Result:
+    """The result of one AUC over units [U] of frames `group` [U], whose number is that of the test documents."""
     test = key.split == TEST
     return Result(
         attack=attack.name,
@@ -50,16 +82,12 @@ def score_partition(
         question=attack.question,
         partition="all",
         knowledge=attack.knowledge,
-        given=f"norms of {len(view.norm)} units; which are real among the {len(view.train_units)} of train documents",
+        given=given,
         paper=attack.paper,
         num_documents=found.num_clusters,
-        num_frames=len(np.unique(view.group[test])),
+        num_frames=len(np.unique(group[test])),
         num_rows=int(test.sum()),
-        checks=(
-            auc_check(
-                "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-            ),
-        ),
+        checks=(check,),
         baseline={"constant_auc_ratio": 0.5},
         twin={"auc_ratio": twin.auc_ratio, "lower_ratio": twin.lower_ratio, "upper_ratio": twin.upper_ratio},
         controls=tuple(controls),
@@ -68,7 +96,7 @@ def score_partition(
             "num_real": found.num_positive,
             "num_decoys": found.num_negative,
             "roc": roc_points(chosen.scores[test], key.real[test]),
-            "norm_histogram": _histogram(view, key),
+            **details,
         },
     )
 
