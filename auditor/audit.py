@@ -17,13 +17,15 @@ import splitwire
 from auditor.attacks import ATTACKS
 from auditor.capture import Capture, FrameSource, TruthSource, read_capture
 from auditor.evidence import open_evidence
+from auditor.material import Material
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
 from auditor.results import SCHEMA, NotMeasured, Result, plain
 from auditor.scorers import SCORERS
 from auditor.splits import SPLIT_NAMES, Splits, split_capture
 from auditor.verdict import decide
-from auditor.views import NotMeasurableError, mixed_groups, units
+from auditor.views.base import NotMeasurableError
+from auditor.views.units import mixed_groups, units
 from auditor.workers import num_workers, one_thread_a_job
 from splitwire.bundles.manifest import software_versions, utc_now
 from splitwire.settings import to_tree
@@ -70,7 +72,7 @@ def audit_sources(
         try:
             splits = split_capture(capture, plan.split)
             with one_thread_a_job():
-                results, missing = _run_attacks(capture, splits, plan, progress)
+                results, missing = _run_attacks(Material(capture, splits, sources, truths), plan, progress)
             captured = _captured(capture, splits)
         finally:
             capture.close()
@@ -93,9 +95,7 @@ def audit_sources(
     return dict(plain(tree))
 
 
-def _run_attacks(
-    capture: Capture, splits: Splits, plan: Plan, progress: Progress
-) -> tuple[list[Result], list[NotMeasured]]:
+def _run_attacks(material: Material, plan: Plan, progress: Progress) -> tuple[list[Result], list[NotMeasured]]:
     results: list[Result] = []
     missing: list[NotMeasured] = []
     pairs = [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
@@ -104,9 +104,9 @@ def _run_attacks(
         started = time.monotonic()
         labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
         try:
-            result = SCORERS[attack.question](attack, capture, splits, family, plan, labelled)
+            result = SCORERS[attack.question](attack, material, family, plan, labelled)
         except NotMeasurableError as error:
-            applies = _applies(attack.question, capture, splits)
+            applies = _applies(attack.question, material.capture, material.splits)
             missing.append(NotMeasured(name, family, str(error), applies=applies))
             continue
         results.append(replace(result, seconds=round(time.monotonic() - started, 3)))

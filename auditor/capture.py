@@ -7,7 +7,7 @@ ones hide.
 
 FORWARD frames join the truth by (session hash, step) and must carry its digest; BACKWARD frames join by (session hash,
 step). Whatever does not join is counted in `problems`, and nothing is guessed. Padding rows are dropped. The truth in
-here is for the scorer: an attack gets a view (views.py), never a capture.
+here is for the scorer: an attack gets a view (views/), never a capture.
 """
 
 from __future__ import annotations

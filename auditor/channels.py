@@ -51,6 +51,11 @@ FORWARD_ONLY = "forward_only"
 GRADIENT_ONLY = "gradient_only"
 JOINT = "joint_forward_gradient"
 ACCUMULATED_HISTORY = "accumulated_history"
+ACTIVE_PERTURBATION = "active_perturbation"
+STATEFUL_REMOTE_STATE = "stateful_remote_state"
+TIMING_METADATA = "timing_metadata"
+MEMBERSHIP_PROPERTY = "membership_property"
+RESPONSE_SIDE = "response_side"
 
 
 def family(name: str) -> Family:

@@ -60,6 +60,16 @@ class Ceilings:
     """AUC of telling real rows from decoys by what crossed in earlier frames."""
     exact_support_frames: Annotated[int, Field(ge=0)] = 0
     """Frames whose decoys are read from zero gradients."""
+    active_token_pp: float = 1.0
+    """Token gate of an active tap above that of the passive one, percentage points."""
+    property_auc_ratio: Ratio = 0.55
+    """AUC of telling a private property of a document or step."""
+    membership_auc_ratio: Ratio = 0.55
+    """AUC of telling documents trained on from documents held out."""
+    membership_tpr_ratio: Ratio = 0.02
+    """Members found at 1 % false positives."""
+    response_token_pp: float = 1.0
+    """Gate of the public tail on returned rows, percentage points."""
 
 
 @dataclass(frozen=True)

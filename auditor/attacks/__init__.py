@@ -1,4 +1,4 @@
-"""The attacks, found through one registry. An attack sees a view (auditor/views.py) and nothing else.
+"""The attacks, found through one registry. An attack sees a view (auditor/views/) and nothing else.
 
 An attack answers one question, and the question decides which view it is given and how it is scored:
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from auditor.attacks.base import Question
 from auditor.channels import GRADIENT_ONLY
 from auditor.progress import Progress
-from auditor.views import UnitView
+from auditor.views.units import UnitView
 
 
 class GradientSupport:

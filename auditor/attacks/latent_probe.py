@@ -28,7 +28,7 @@ from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick
-from auditor.views import TokenView
+from auditor.views.token import TokenView
 
 _WINDOW_ROWS = 256
 _SCORE_LOGITS = 1 << 23  # logits in memory at once

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from auditor.attacks.base import Question, UnitScores
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.progress import Progress
-from auditor.views import FloatArray, LinkageView
+from auditor.views.base import FloatArray
+from auditor.views.linkage import LinkageView
 
 NUM_CANDIDATES = 4
 _SMALLEST = 1e-12

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from auditor.attacks.base import Question, UnitScores
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
 from auditor.progress import Progress
-from auditor.views import FloatArray, UnitView
+from auditor.views.base import FloatArray
+from auditor.views.units import UnitView
 
 _RIDGE = 1e-3
 _NEWTON_STEPS = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from auditor.attacks import Attack
-from auditor.capture import Capture
+from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
@@ -13,9 +13,8 @@ from auditor.scorers.linkage import score_linkage
 from auditor.scorers.partition import score_partition
 from auditor.scorers.support import score_support
 from auditor.scorers.token import score_token
-from auditor.splits import Splits
 
-Scorer = Callable[[Attack, Capture, Splits, str, Plan, Progress], Result]
+Scorer = Callable[[Attack, Material, str, Plan, Progress], Result]
 
 SCORERS: dict[str, Scorer] = {
     "support": score_support,

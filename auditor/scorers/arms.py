@@ -27,7 +27,7 @@ from auditor.statistics.effects import (
     rare_rows,
 )
 from auditor.statistics.gate import GateCounts, GateReading, gate
-from auditor.views import TokenKey, TokenView
+from auditor.views.token import TokenKey, TokenView
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,22 +13,21 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Capture
+from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
-from auditor.splits import TEST, Splits
-from auditor.views import LinkageView, UnitKey, linkage_view
+from auditor.splits import TEST
+from auditor.views.linkage import LinkageView, linkage_view
+from auditor.views.units import UnitKey
 
 _ALARMS = {"found_at_1_percent_ratio": 0.01, "found_at_5_percent_ratio": 0.05}
 
 
-def score_linkage(
-    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
-) -> Result:
+def score_linkage(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """AUC of the attack's best reading on the test documents, and the share of decoys found at few false alarms."""
-    view, key = linkage_view(capture, splits, family, plan)
+    view, key = linkage_view(material.capture, material.splits, family, plan)
     generator = np.random.default_rng(plan.split.seed)
     readings: list[UnitScores] = attack.run(view, None, progress)
     chosen, found = best_reading(readings, key, plan, generator)

@@ -16,26 +16,26 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Capture, Flags, Integers
+from auditor.capture import Flags, Integers
+from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Result, finite
-from auditor.splits import SELECT, TEST, Splits
+from auditor.splits import SELECT, TEST
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
-from auditor.views import NotMeasurableError, UnitKey, UnitView, unit_view, units
+from auditor.views.base import NotMeasurableError
+from auditor.views.units import UnitKey, UnitView, unit_view, units
 
 CONTROL_AUC_RATIO = 0.65
 _NUM_BINS = 32
 TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 
 
-def score_partition(
-    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
-) -> Result:
+def score_partition(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """AUC of the attack's best reading on the test documents."""
-    view, key = unit_view(units(capture, splits), family, plan.split.seed)
+    view, key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
     generator = np.random.default_rng(plan.split.seed)
     progress("norms", 0, 3)
     chosen, found = _run(attack, view, key, plan, generator, progress)

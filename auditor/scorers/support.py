@@ -12,22 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.attacks import Attack
-from auditor.capture import Capture, Flags
+from auditor.capture import Flags
+from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result
-from auditor.splits import Splits
 from auditor.verdict import control_blockers, judge
-from auditor.views import UnitView, unit_view, units
+from auditor.views.units import UnitView, unit_view, units
 
 _NUM_MAPPED = 8
 
 
-def score_support(
-    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
-) -> Result:
+def score_support(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """Frames whose support is exact, and how many units agree."""
-    view, key = unit_view(units(capture, splits), family, plan.split.seed)
+    view, key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
     predicted = attack.run(view, None, progress)
     exact, num_groups = exact_groups(predicted, key.real, view.group)
     planted = UnitView(**(vars(view) | {"norm": np.where(key.real, np.maximum(view.norm, 1e-30), 0.0)}))

@@ -21,17 +21,18 @@ from typing import Any
 import numpy as np
 
 from auditor.attacks import Attack
-from auditor.capture import Capture
+from auditor.material import Material
 from auditor.plan import Plan, ProbeSettings
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
 from auditor.scorers.arms import ArmReading, TokenScore, cross_entropy, read_arms, score_arms
 from auditor.scorers.planting import plant
-from auditor.splits import SELECT, TEST, Splits
+from auditor.splits import SELECT, TEST
 from auditor.statistics.effects import PairedEffect
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
-from auditor.views import NotMeasurableError, TokenKey, TokenView, token_view
+from auditor.views.base import NotMeasurableError
+from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.words import show
 from auditor.workers import Job, run_jobs
 
@@ -43,11 +44,9 @@ _LARGEST_EFFECT_PP = 100.0
 """No arm can be better than the constant by more."""
 
 
-def score_token(
-    attack: Attack, capture: Capture, splits: Splits, family: str, plan: Plan, progress: Progress
-) -> Result:
+def score_token(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """Gate and effects of the attack on one family."""
-    view, key = token_view(capture, splits, family, plan)
+    view, key = token_view(material.capture, material.splits, family, plan)
     arms, twin_arms, control_arms = _fit_all(attack, view, key, plan, progress)
     score = score_arms(arms, view, key, plan, plan.statistics.alpha)
     twin = score_arms(twin_arms, view, key, plan, _TWIN_ALPHA)

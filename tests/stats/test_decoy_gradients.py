@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 
 from auditor.attacks.row_norm import RowNorm
 from auditor.progress import silent
-from auditor.views import UnitView
+from auditor.views.units import UnitView
 from splitwire.v1 import stack_pb2
 from tln.batches import demand_of, make_batch
 from tln.calibration import local_gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,9 @@ def test_a_recorded_generation_can_be_verified_and_joined_with_its_truth(generat
     truth = read_truth(folder / TRUTH_FILE, private)
     bundle = open_bundle(folder)
     frames = list(bundle.frames(channels_pb2.HOP_FORWARD))
-    assert len(frames) == 5
+    generated = re.search(r"(\d+) tokens? in", result.stderr)  # noise may draw the end of the text before the fifth
+    assert generated is not None
+    assert len(frames) == int(generated[1])
     for frame in frames:
         record = truth.records[frame.session_hash, frame.header.step]
         assert record.forward_digest == frame.message_digest

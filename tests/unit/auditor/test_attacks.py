@@ -20,7 +20,8 @@ from auditor.scorers import SCORERS
 from auditor.scorers.planting import plant
 from auditor.scorers.support import exact_groups
 from auditor.splits import SELECT, TEST, TRAIN, split_documents
-from auditor.views import TokenView, UnitView
+from auditor.views.token import TokenView
+from auditor.views.units import UnitView
 from auditor.workers import run_jobs
 
 SETTINGS = ProbeSettings(restarts=1, epochs=15, batch_rows=64)

@@ -14,7 +14,7 @@ from auditor.audit import run_audit
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.plan import QUICK
 from auditor.statistics.auc import plain_auc
-from auditor.views import LinkageView
+from auditor.views.linkage import LinkageView
 
 REAL, DECOYS, WIDTH, FRAMES = 12, 12, 16, 80
 SIGMA = 0.35

@@ -1,11 +1,4 @@
-"""What an attack is given, and beside it what only the scorer knows.
-
-A view is made of captured bytes and of the labels of the train split, which are declared known plaintext; its answer
-key (labels of select and test, documents) stays with the scorer. Three kinds:
-
-    TokenView   rows of chosen items, to predict a token of each row      (forward_only, gradient_only, joint)
-    UnitView    one norm a unit, to tell real units from decoys           (forward_only, gradient_only)
-    LinkageView forward rows of all frames in order, without any label    (accumulated_history)
+"""Rows of chosen items, to predict a token of each row (forward_only, gradient_only, joint).
 
 A token view names its partition, the rows that it kept: all; support (rows with a non-zero gradient, which anyone can
 see); oracle (the attacker is told which rows are real). Rows are divided by a label-free constant, so that their median
@@ -18,19 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from auditor.capture import Capture, Flags, Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import Plan
 from auditor.rows import Rows
 from auditor.splits import SELECT, TEST, TRAIN, Splits
-
-FloatArray = NDArray[np.float64]
-
-
-class NotMeasurableError(Exception):
-    """A view cannot be made from this capture; the text is the reason that goes into the result."""
+from auditor.views.base import NotMeasurableError
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,115 +54,6 @@ class TokenKey:
     """Token of every row of the view, -1 where there is none: for planting a leak."""
     num_items: int
     num_items_available: int
-
-
-@dataclass(frozen=True, eq=False)
-class UnitView:
-    """Norm and group of every unit [U]. Train units come with the answer."""
-
-    family: str
-    norm: FloatArray
-    group: Integers
-    train_units: Integers
-    train_real: Flags
-    seed: int
-
-
-@dataclass(frozen=True, eq=False)
-class LinkageView:
-    """Forward rows [U, D] as captured, their norms [U], and the frame of each [U], numbered in order of crossing."""
-
-    family: str
-    rows: Rows
-    norm: FloatArray
-    group: Integers
-
-
-@dataclass(frozen=True, eq=False)
-class UnitKey:
-    """For the scorer, over all units."""
-
-    real: Flags
-    split: Integers
-    document: Integers
-
-
-@dataclass(frozen=True, eq=False)
-class Units:
-    """The partition units of a capture [U]. Norms are NaN where that hop has none."""
-
-    group: Integers
-    real: Flags
-    split: Integers
-    document: Integers
-    forward_norm: FloatArray
-    gradient_norm: FloatArray
-
-
-def units(capture: Capture, splits: Splits) -> Units:
-    """Rows of gram frames and whole sequences of transformer batches; the norm of a sequence is that of
-    all its rows.
-    """
-    rows, items = capture.rows, capture.items
-    by_row = items.by_row[rows.item]
-    whole = np.flatnonzero(~items.by_row)
-
-    def per_item(square: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(np.bincount(rows.item, weights=square, minlength=len(items)))[whole])
-
-    real_rows = np.bincount(rows.item, weights=rows.real, minlength=len(items))
-    return Units(
-        np.concatenate([items.group[rows.item[by_row]], items.group[whole]]),
-        np.concatenate([rows.real[by_row], real_rows[whole] > 0]),
-        np.concatenate([splits.by_row[by_row], splits.by_item[whole]]),
-        np.concatenate([splits.row_document[by_row], items.document[whole]]),
-        np.concatenate([rows.forward_norm[by_row], per_item(rows.forward_norm**2)]),
-        np.concatenate([rows.gradient_norm[by_row], per_item(rows.gradient_norm**2)]),
-    )
-
-
-def mixed_groups(table: Units) -> Flags:
-    """Which units are in a group that holds both real units and decoys [U]: elsewhere there is nothing to
-    tell apart.
-    """
-    _, index = np.unique(table.group, return_inverse=True)
-    index = index.reshape(-1)
-    real, total = np.bincount(index, weights=table.real), np.bincount(index)
-    return np.asarray(((real > 0) & (real < total))[index])
-
-
-def unit_view(table: Units, family: str, seed: int) -> tuple[UnitView, UnitKey]:
-    """The view of one hop's norms."""
-    norm = {FORWARD_ONLY: table.forward_norm, GRADIENT_ONLY: table.gradient_norm}[family]
-    kept = np.flatnonzero(mixed_groups(table) & np.isfinite(norm))
-    if not len(kept):
-        raise NotMeasurableError("no frame of this hop holds both real rows and decoys")
-    real, split = table.real[kept], table.split[kept]
-    train = np.flatnonzero(split == TRAIN)
-    view = UnitView(family, norm[kept], table.group[kept], train, real[train], seed)
-    return view, UnitKey(real, split, table.document[kept])
-
-
-def linkage_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[LinkageView, UnitKey]:
-    """The rows of gram frames that hold decoys: the earliest frames, as many as the plan's memory takes."""
-    by_row = np.flatnonzero(capture.items.by_row[capture.rows.item])
-    group, real = capture.items.group[capture.rows.item[by_row]], capture.rows.real[by_row]
-    if real.all() or not real.any():
-        raise NotMeasurableError("no latent frame holds both real rows and decoys")
-    kept = by_row[group <= _last_group(group, plan.probe.max_view_bytes // (4 * capture.forward.width))]
-    view = LinkageView(
-        family,
-        capture.forward.gather(kept),
-        capture.rows.forward_norm[kept],
-        capture.items.group[capture.rows.item[kept]],
-    )
-    return view, UnitKey(capture.rows.real[kept], splits.by_row[kept], splits.row_document[kept])
-
-
-def _last_group(group: Integers, max_rows: int) -> int:
-    """The last of the first groups that have at most this many rows together, but the first one at least."""
-    names, sizes = np.unique(group, return_counts=True)
-    return int(names[max(0, int(np.searchsorted(np.cumsum(sizes), max_rows, "right")) - 1)])
 
 
 def token_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[TokenView, TokenKey]:

@@ -1,0 +1,19 @@
+"""Everything that an audit may draw on, for scorers and the views that they make. An attack never sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from auditor.capture import Capture, FrameSource, TruthSource
+from auditor.splits import Splits
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """The joined capture and its split, and the opened bundles and truths for what a capture does not hold."""
+
+    capture: Capture
+    splits: Splits
+    sources: Sequence[FrameSource]
+    truths: Sequence[TruthSource]

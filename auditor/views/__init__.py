@@ -1,0 +1,10 @@
+"""What an attack is given, and beside it what only the scorer knows. One file a kind of view.
+
+A view is made of captured bytes and of the labels of the train split, which are declared known plaintext; its answer
+key (labels of select and test, documents) stays with the scorer.
+
+    base      what all share: NotMeasurableError, for a view that this evidence cannot give
+    token     rows of chosen items, to predict a token of each row     (forward_only, gradient_only, joint)
+    units     one norm a unit, to tell real units from decoys          (forward_only, gradient_only)
+    linkage   forward rows of all frames in order, without any label   (accumulated_history)
+"""

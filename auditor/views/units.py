@@ -1,0 +1,89 @@
+"""Norms of units, to tell real units from decoys (forward_only, gradient_only)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from auditor.capture import Capture, Flags, Integers
+from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
+from auditor.splits import TRAIN, Splits
+from auditor.views.base import FloatArray, NotMeasurableError
+
+
+@dataclass(frozen=True, eq=False)
+class UnitView:
+    """Norm and group of every unit [U]. Train units come with the answer."""
+
+    family: str
+    norm: FloatArray
+    group: Integers
+    train_units: Integers
+    train_real: Flags
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class UnitKey:
+    """For the scorer, over all units."""
+
+    real: Flags
+    split: Integers
+    document: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The partition units of a capture [U]. Norms are NaN where that hop has none."""
+
+    group: Integers
+    real: Flags
+    split: Integers
+    document: Integers
+    forward_norm: FloatArray
+    gradient_norm: FloatArray
+
+
+def units(capture: Capture, splits: Splits) -> Units:
+    """Rows of gram frames and whole sequences of transformer batches; the norm of a sequence is that of
+    all its rows.
+    """
+    rows, items = capture.rows, capture.items
+    by_row = items.by_row[rows.item]
+    whole = np.flatnonzero(~items.by_row)
+
+    def per_item(square: FloatArray) -> FloatArray:
+        return np.asarray(np.sqrt(np.bincount(rows.item, weights=square, minlength=len(items)))[whole])
+
+    real_rows = np.bincount(rows.item, weights=rows.real, minlength=len(items))
+    return Units(
+        np.concatenate([items.group[rows.item[by_row]], items.group[whole]]),
+        np.concatenate([rows.real[by_row], real_rows[whole] > 0]),
+        np.concatenate([splits.by_row[by_row], splits.by_item[whole]]),
+        np.concatenate([splits.row_document[by_row], items.document[whole]]),
+        np.concatenate([rows.forward_norm[by_row], per_item(rows.forward_norm**2)]),
+        np.concatenate([rows.gradient_norm[by_row], per_item(rows.gradient_norm**2)]),
+    )
+
+
+def mixed_groups(table: Units) -> Flags:
+    """Which units are in a group that holds both real units and decoys [U]: elsewhere there is nothing to
+    tell apart.
+    """
+    _, index = np.unique(table.group, return_inverse=True)
+    index = index.reshape(-1)
+    real, total = np.bincount(index, weights=table.real), np.bincount(index)
+    return np.asarray(((real > 0) & (real < total))[index])
+
+
+def unit_view(table: Units, family: str, seed: int) -> tuple[UnitView, UnitKey]:
+    """The view of one hop's norms."""
+    norm = {FORWARD_ONLY: table.forward_norm, GRADIENT_ONLY: table.gradient_norm}[family]
+    kept = np.flatnonzero(mixed_groups(table) & np.isfinite(norm))
+    if not len(kept):
+        raise NotMeasurableError("no frame of this hop holds both real rows and decoys")
+    real, split = table.real[kept], table.split[kept]
+    train = np.flatnonzero(split == TRAIN)
+    view = UnitView(family, norm[kept], table.group[kept], train, real[train], seed)
+    return view, UnitKey(real, split, table.document[kept])
