@@ -18,6 +18,7 @@ from splitwire.settings import settings_hash
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 ProbeName = Literal["coordinate_plus_invariants", "invariant_only", "invariant_graph"]
+DoseMode = Literal["coordinate", "invariant"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,32 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True)
+class CalibrationSettings:
+    """The dose ladders of `auditor calibrate`: every coverage times every amplitude in every mode, several times."""
+
+    coverages: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (
+        0.02,
+        0.06,
+        0.1,
+        0.3,
+        1.0,
+    )
+    """Shares of the carriers that a leak is put into; zero is always read as well."""
+    amplitudes: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (1.0,)
+    """How much of a carrier is the leak; 1 replaces its direction."""
+    modes: Annotated[tuple[DoseMode, ...], Field(min_length=1)] = ("coordinate", "invariant")
+    """The same leak in every frame, or one that is turned anew in every frame."""
+    repetitions: Count = 5
+    """Readings of every dose, each with a new split of the documents, new places and new codes."""
+    power_ratio: Ratio = 0.8
+    """Share of the repetitions that must find a dose for it to count as found."""
+    max_frames: Annotated[int, Field(ge=0)] = 400
+    """Most frames of a view while calibrating. 0: as many as an audit reads."""
+    restarts: Count = 1
+    """Restarts of every probe while calibrating."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that an audit decides beforehand."""
 
@@ -125,6 +152,7 @@ class Plan:
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
 
     @property
     def hash(self) -> str:

@@ -1,0 +1,16 @@
+"""Calibration: the same attacks on copies into which leaks of known size were put, to tell what they would have found.
+
+    base        Instrument, Dose, Reading: what a question implements to be calibrated
+    INSTRUMENTS the instrument of every question that has one
+
+A question without a row here cannot be calibrated, and so cannot pass.
+"""
+
+from __future__ import annotations
+
+from auditor.attacks.base import Question
+from auditor.calibration.base import Dose, Instrument, InstrumentMaker, Reading
+
+INSTRUMENTS: dict[Question, InstrumentMaker] = {}
+
+__all__ = ["INSTRUMENTS", "Dose", "Instrument", "InstrumentMaker", "Reading"]
