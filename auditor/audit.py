@@ -16,6 +16,7 @@ from typing import Any
 import splitwire
 from auditor.attacks import ATTACKS
 from auditor.capture import Capture, FrameSource, TruthSource, read_capture
+from auditor.channels import RESPONSE_SIDE
 from auditor.evidence import open_evidence
 from auditor.material import Material
 from auditor.plan import Plan, scope_line
@@ -67,7 +68,12 @@ def audit_sources(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
         capture = read_capture(
-            sources, truths, compute_modes=plan.compute_modes, folder=Path(folder), progress=progress
+            sources,
+            truths,
+            compute_modes=plan.compute_modes,
+            folder=Path(folder),
+            with_returned=RESPONSE_SIDE in plan.families,
+            progress=progress,
         )
         try:
             splits = split_capture(capture, plan.split)

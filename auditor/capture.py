@@ -5,9 +5,10 @@ that an attack may compare with one another. A *unit* is what the partition ques
 frame, a sequence of a transformer batch. A *group* holds the units that crossed together and among which the real
 ones hide.
 
-FORWARD frames join the truth by (session hash, step) and must carry its digest; BACKWARD frames join by (session hash,
-step). Whatever does not join is counted in `problems`, and nothing is guessed. Padding rows are dropped. The truth in
-here is for the scorer: an attack gets a view (views/), never a capture.
+FORWARD frames join the truth by (session hash, step) and must carry its digest; BACKWARD and RETURN frames join by
+(session hash, step), and RETURN frames are read only when they are asked for. Whatever does not join is counted in
+`problems`, and nothing is guessed. Padding rows are dropped. The truth in here is for the scorer: an attack gets a view
+(views/), never a capture.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from splitwire.v1 import channels_pb2, stack_pb2
 NO_DOCUMENT = -1
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+_GRADIENT_FIRST, _RETURNED_FIRST, _NUM_COLUMNS = 3, 6, 7  # of an item while it is built
 
 _MODES = {
     "train": stack_pb2.COMPUTE_MODE_TRAIN,
@@ -72,7 +75,9 @@ class TruthSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """One entry an item. `gradient_first` is -1 where no gradient came; `document` is that of the real rows."""
+    """One entry an item. `gradient_first` and `returned_first` are -1 where none came; `document` is that of the real
+    rows.
+    """
 
     group: Integers
     first: Integers
@@ -82,6 +87,7 @@ class Items:
     document: Integers
     by_row: Flags
     """Whether its units are rows (gram) rather than the item itself (transformer)."""
+    returned_first: Integers
 
     def __len__(self) -> int:
         return len(self.first)
@@ -95,6 +101,8 @@ class RowTable:
     real: Flags
     label: Integers
     token: Integers
+    order: Integers
+    """Position of the row in its text."""
     document: Integers
     forward_norm: NDArray[np.float64]
     gradient_norm: NDArray[np.float64]
@@ -109,6 +117,7 @@ class Capture:
     rows: RowTable
     forward: RowStore
     gradient: RowStore
+    returned: RowStore
     documents: list[str]
     problems: list[str]
     notes: list[str] = field(default_factory=list)
@@ -119,6 +128,7 @@ class Capture:
         """Lets go of the files on disk."""
         self.forward.close()
         self.gradient.close()
+        self.returned.close()
 
 
 def read_capture(
@@ -127,9 +137,12 @@ def read_capture(
     *,
     compute_modes: Iterable[str],
     folder: Path,
+    with_returned: bool = False,
     progress: Progress = silent,
 ) -> Capture:
-    """Reads every bundle twice (forward, backward) and joins it with the truth. `folder` takes the rows."""
+    """Reads every bundle once a hop and joins it with the truth. `folder` takes the rows. RETURN frames are read when
+    `with_returned` asks for them.
+    """
     expected = sum(len(truth.records) for truth in truths)
     builder = _Builder(truths, [_MODES[mode] for mode in compute_modes], folder)
     kinds = {name: kind for source in sources for name, kind in _stack_kinds(source).items()}
@@ -139,6 +152,9 @@ def read_capture(
     for number, frame in enumerate(_frames(sources, channels_pb2.HOP_BACKWARD)):
         progress("reading backward frames", number, builder.num_train_steps)
         builder.add_backward(frame)
+    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_RETURN) if with_returned else ()):
+        progress("reading returned frames", number, builder.num_steps)
+        builder.add_returned(frame)
     return builder.finish([problem for source in sources for problem in source.problems])
 
 
@@ -155,10 +171,12 @@ class _Builder:
         self._documents, self._tables_of_documents = _document_table(truths)
         self._forward = RowStore(folder / "forward.f32")
         self._gradient = RowStore(folder / "gradient.f32")
+        self._returned = RowStore(folder / "returned.f32")
         self._digests: dict[tuple[str, int], str] = {}
         self._steps: dict[tuple[str, int], list[int]] = {}
         self._keep: dict[tuple[str, int], Flags] = {}
         self._backward: dict[tuple[str, int], str] = {}
+        self._answers: dict[tuple[str, int], str] = {}
         self._items: list[list[int]] = []
         self._tables: list[dict[str, NDArray[Any]]] = []
         self._gradient_norms: dict[int, NDArray[np.float64]] = {}
@@ -170,6 +188,11 @@ class _Builder:
     def num_train_steps(self) -> int:
         """Steps that should have a BACKWARD frame."""
         return len(self._train_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps whose FORWARD frame joined the truth."""
+        return len(self._steps)
 
     def add_forward(self, frame: Any, kind: int | None) -> None:
         key = (frame.session_hash, int(frame.header.step))
@@ -202,7 +225,8 @@ class _Builder:
         self._keep[key] = keep
         by_row = _asks_by_row(kind, record.real, keep)
         rows_NRD = frame.tensor.float().numpy()
-        truth = {"real": record.real, "label": record.label, "token": record.token, "document": document}
+        truth = {"real": record.real, "label": record.label, "token": record.token, "order": record.order}
+        truth["document"] = document
         step, items = len(self._steps), []
         for n in range(len(keep)):
             items.append(len(self._items))
@@ -216,38 +240,50 @@ class _Builder:
         # Units of a gram frame hide within the frame, those of a transformer batch within the batch.
         group = (step << 20) + number if by_row else step << 20
         first = self._forward.append(rows)
-        self._items.append([group, first, len(rows), -1, document, by_row])
+        self._items.append([group, first, len(rows), -1, document, by_row, -1])
         self._tables.append(truth | {"forward_norm": _norms(rows)})
 
     def add_backward(self, frame: Any) -> None:
+        for item, rows in self._rows_of_step(frame, "BACKWARD", self._backward):
+            self._items[item][_GRADIENT_FIRST] = self._gradient.append(rows)
+            self._gradient_norms[item] = _norms(rows)
+
+    def add_returned(self, frame: Any) -> None:
+        for item, rows in self._rows_of_step(frame, "RETURN", self._answers):
+            self._items[item][_RETURNED_FIRST] = self._returned.append(rows)
+
+    def _rows_of_step(self, frame: Any, hop: str, digests: dict[tuple[str, int], str]) -> Iterator[tuple[int, Rows]]:
+        """Number and rows of every item of a frame's step, once a step; nothing where its FORWARD did not join."""
         key = (frame.session_hash, int(frame.header.step))
         if key not in self._steps:
             return
-        if key in self._backward:
-            if self._backward[key] != frame.message_digest:
-                self._problems["BACKWARD steps that crossed twice with different bytes"] += 1
+        if key in digests:
+            if digests[key] != frame.message_digest:
+                self._problems[f"{hop} steps that crossed twice with different bytes"] += 1
             return
-        self._backward[key] = frame.message_digest
+        digests[key] = frame.message_digest
         keep = self._keep[key]
         if frame.tensor.ndim != 3 or tuple(frame.tensor.shape[:2]) != keep.shape:
-            self._problems["BACKWARD frames whose shape is not that of their FORWARD frame"] += 1
+            self._problems[f"{hop} frames whose shape is not that of their FORWARD frame"] += 1
             return
         rows_NRD = frame.tensor.float().numpy()
         for n, item in enumerate(self._steps[key]):
-            rows = rows_NRD[n][keep[n]]
-            self._items[item][3] = self._gradient.append(rows)
-            self._gradient_norms[item] = _norms(rows)
+            yield item, rows_NRD[n][keep[n]]
 
     def finish(self, source_problems: list[str]) -> Capture:
         self._forward.freeze()
         self._gradient.freeze()
-        columns = np.array(self._items, dtype=np.int64).reshape(-1, 6).T
-        items = Items(columns[0], columns[1], columns[2], columns[3], columns[4], columns[5].astype(bool))
+        self._returned.freeze()
+        group, first, num_rows, gradient, document, by_row, returned = (
+            np.array(self._items, dtype=np.int64).reshape(-1, _NUM_COLUMNS).T
+        )
+        items = Items(group, first, num_rows, gradient, document, by_row.astype(bool), returned)
         return Capture(
             items,
             self._row_table(items),
             self._forward,
             self._gradient,
+            self._returned,
             self._documents,
             [*source_problems, *self._problem_lines()],
             [f"{self._skipped} FORWARD frames of other compute modes are not measured"] if self._skipped else [],
@@ -268,6 +304,7 @@ class _Builder:
             column("real", np.bool_),
             column("label", np.int64),
             column("token", np.int64),
+            column("order", np.int64),
             column("document", np.int64),
             column("forward_norm", np.float64),
             np.concatenate(gradients) if gradients else np.zeros(0),
@@ -283,6 +320,9 @@ class _Builder:
         lost = len(self._train_steps & set(self._steps)) - len(self._backward)
         if lost > 0 and self._backward:
             lines.append(f"{lost} TRAIN steps have no BACKWARD frame")
+        unanswered = len(self._steps) - len(self._answers)
+        if unanswered and self._answers:
+            lines.append(f"{unanswered} steps have no RETURN frame")
         return lines
 
 
