@@ -6,7 +6,8 @@ fails, and so does a lower bound above the ceiling. A gate is an upper bound: wh
 marked under-powered, one above the ceiling says that a leak is not ruled out, and no more.
 
 No arm is chosen for these numbers: the bounds hold for all arms at once. The arm that is best on select is named, for
-reading.
+reading. Every arm has a twin of the same name that learns from shuffled labels; an arm without one keeps every check
+from passing.
 
 `token_cross_entropy` is the select-best arm less its shuffled twin, in nats, over rows whose token has a class;
 beside it stands the marginal entropy, what the best constant distribution reads.
@@ -15,7 +16,7 @@ beside it stands the marginal entropy, what the best constant distribution reads
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from auditor.material import Material
 from auditor.plan import Plan, ProbeSettings
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
-from auditor.scorers.arms import ArmReading, TokenScore, cross_entropy, read_arms, score_arms
+from auditor.scorers.arms import ArmReading, TokenScore, arm_values, cross_entropy, read_arms, score_arms
 from auditor.scorers.planting import plant
 from auditor.splits import SELECT, TEST
 from auditor.statistics.effects import PairedEffect
@@ -48,38 +49,57 @@ def score_token(attack: Attack, material: Material, family: str, plan: Plan, pro
     """Gate and effects of the attack on one family."""
     view, key = token_view(material.capture, material.splits, family, plan)
     arms, twin_arms, control_arms = _fit_all(attack, view, key, plan, progress)
+    control = _control(score_arms(control_arms, view, key, plan, plan.statistics.alpha), plan)
+    return token_result(
+        attack, view, key, plan, arms=arms, twin_arms=twin_arms, controls=(control,), given=_given(view)
+    )
+
+
+def token_result(
+    attack: Attack,
+    view: TokenView,
+    key: TokenKey,
+    plan: Plan,
+    *,
+    arms: Sequence[ArmReading],
+    twin_arms: Sequence[ArmReading],
+    controls: Sequence[Control],
+    given: str,
+    details: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> Result:
+    """The result of arms that name a token a row: gate, effect and rare tokens against the plan's token ceilings."""
     score = score_arms(arms, view, key, plan, plan.statistics.alpha)
     twin = score_arms(twin_arms, view, key, plan, _TWIN_ALPHA)
-    control = _control(score_arms(control_arms, view, key, plan, plan.statistics.alpha), plan)
-    chosen = _best_on_select(arms, key)
+    chosen = _best_on_select(arms, score.degenerate, key)
     return Result(
         attack=attack.name,
-        family=family,
+        family=view.family,
         question=attack.question,
         partition=view.partition,
         knowledge=attack.knowledge,
-        given=_given(view),
+        given=given,
         paper=attack.paper,
         num_documents=score.num_documents,
         num_frames=0 if score.effect is None else score.effect.num_frames,
         num_rows=score.counts.total_rows,
         checks=(
-            _gate_check(score, control, plan),
-            _effect_check(score, twin, control, plan),
-            _rare_check(score, twin, control, plan),
+            _gate_check(score, controls, plan),
+            _effect_check(score, twin, controls, plan),
+            _rare_check(score, twin, controls, plan),
         ),
         baseline={
             "train_constant_ratio": score.counts.baseline_correct / score.counts.total_rows,
             "floor_pp": score.published.floor_pp,
         },
         twin=_twin_values(twin),
-        controls=(control,),
-        details=_details(arms, twin_arms, chosen, score, key),
-        notes=_notes(key, score),
+        controls=tuple(controls),
+        details={**_details(arms, twin_arms, chosen, score, key), **(details or {})},
+        notes=(*_notes(key, score), *notes),
     )
 
 
-def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
+def _gate_check(score: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
     """G as published; its upper bound is G with the design effect of correlated rows."""
     published, corrected, ceiling = score.published, score.corrected, plan.ceilings.token_pp
     blockers = _power(score, score.effect, plan, ceiling)
@@ -87,14 +107,15 @@ def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
         floor = show(corrected.floor_pp, "pp")
         blockers.append(Reason("power", f"the floor with correlated rows is {floor}, at or above the ceiling"))
     has_power = not blockers
-    if all(score.degenerate):
-        blockers.append(Reason("instrument", "every arm names one token for more than 99 % of rows"))
+    blockers += _instrument(score, twin)
+    if twin.published.breaks_gate and twin.published.has_power:
+        blockers.append(Reason("instrument", "the shuffled twin breaks the gate: the instrument may be biased"))
     state, reasons = judge(
         ceiling=ceiling,
         lower=None,
         upper=corrected.gate_pp,
         breaks=published.breaks_gate and has_power,
-        blockers=[*blockers, *control_blockers([control])],
+        blockers=[*blockers, *control_blockers(controls)],
     )
     words = ["breaks the gate"] if published.breaks_gate else []
     words += [_no_power(blockers)] if published.breaks_gate and state == "inconclusive" else []
@@ -113,7 +134,7 @@ def _gate_check(score: TokenScore, control: Control, plan: Plan) -> Check:
     )
 
 
-def _effect_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+def _effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
     """The paired effect of the best arm, with bounds that hold for all arms at once."""
     ceiling = plan.ceilings.token_pp
     return _paired_check(
@@ -122,12 +143,12 @@ def _effect_check(score: TokenScore, twin: TokenScore, control: Control, plan: P
         ceiling=ceiling,
         upper=None if score.effect is None else score.effect.bounds.max_upper,
         detectable=_detectable(score.effect, plan),
-        blockers=[*_power(score, score.effect, plan, ceiling), *control_blockers([control])],
+        blockers=[*_power(score, score.effect, plan, ceiling), *control_blockers(controls)],
         twin=twin,
     )
 
 
-def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Plan) -> Check:
+def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
     """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too."""
     ceiling = plan.ceilings.rare_token_pp
     bound = None if score.rare is None else score.rare.bounds.max_upper
@@ -146,7 +167,7 @@ def _rare_check(score: TokenScore, twin: TokenScore, control: Control, plan: Pla
         ceiling=ceiling,
         upper=max(uppers) if uppers else None,
         detectable=detectable,
-        blockers=[*blockers, *control_blockers([control])],
+        blockers=[*blockers, *control_blockers(controls)],
         twin=twin,
     )
 
@@ -159,7 +180,7 @@ def _paired_check(
     upper: float | None,
     detectable: float | None,
     blockers: Sequence[Reason],
-    twin: TokenScore,
+    twin: PairedEffect | None,
 ) -> Check:
     """One paired effect in percentage points against its ceiling."""
     lower = None if effect is None else effect.bounds.max_lower
@@ -210,9 +231,19 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
     return min(found, _LARGEST_EFFECT_PP)
 
 
-def _twin_bounds(twin: TokenScore) -> tuple[float | None, float | None]:
-    bounds = None if twin.effect is None else twin.effect.bounds
-    return (None, None) if bounds is None else (bounds.max_lower, bounds.max_upper)
+def _twin_bounds(twin: PairedEffect | None) -> tuple[float | None, float | None]:
+    return (None, None) if twin is None else (twin.bounds.max_lower, twin.bounds.max_upper)
+
+
+def _instrument(score: TokenScore, twin: TokenScore) -> list[Reason]:
+    """Faults of the arms themselves."""
+    reasons = []
+    if all(score.degenerate):
+        reasons.append(Reason("instrument", "every arm names one token for more than 99 % of rows"))
+    alone = [name for name in score.names if name not in twin.names]
+    if alone:
+        reasons.append(Reason("instrument", f"no shuffled twin of {', '.join(alone)}"))
+    return reasons
 
 
 def _fit_all(
@@ -238,8 +269,7 @@ def _fit_all(
 
 def _twin_task(view: TokenView, plan: Plan) -> tuple[TokenView, ProbeSettings]:
     generator = np.random.default_rng([plan.split.seed, 3])
-    shuffled = view.with_tokens(generator.permutation(view.train_tokens))
-    return shuffled, dataclasses.replace(plan.probe, restarts=plan.probe.twin_restarts)
+    return view.with_tokens(generator.permutation(view.train_tokens)), plan.probe
 
 
 def _control_task(view: TokenView, key: TokenKey, plan: Plan) -> tuple[TokenView, ProbeSettings]:
@@ -256,21 +286,23 @@ def _control_task(view: TokenView, key: TokenKey, plan: Plan) -> tuple[TokenView
 
 
 def _control(score: TokenScore, plan: Plan) -> Control:
-    """The planted leak must break the gate and be detected."""
     probe = plan.probe
+    what = f"token codes in {probe.control_coverage_ratio:.0%} of rows at amplitude {probe.control_amplitude_ratio:g}"
+    return planted_control(what, score)
+
+
+def planted_control(what: str, score: TokenScore) -> Control:
+    """A planted leak of tokens must break the gate and be detected."""
     lower = None if score.effect is None else score.effect.bounds.max_lower
-    return Control(
-        f"token codes in {probe.control_coverage_ratio:.0%} of rows at amplitude {probe.control_amplitude_ratio:g}",
-        score.published.gate_pp,
-        score.published.breaks_gate and lower is not None and lower > 0,
-    )
+    found = score.published.breaks_gate and lower is not None and lower > 0
+    return Control(what, score.published.gate_pp, found)
 
 
-def _best_on_select(arms: Sequence[ArmReading], key: TokenKey) -> ArmReading:
+def _best_on_select(arms: Sequence[ArmReading], degenerate: Sequence[bool], key: TokenKey) -> ArmReading:
+    """The arm with the most hits on select; a degenerate one only where all are."""
     select = key.score_split == SELECT
-    if not arms:
-        raise NotMeasurableError("the plan has no probe")
-    return max(arms, key=lambda arm: int((arm.predictions[select] == key.score_tokens[select]).sum()))
+    live = [arm for arm, guesses in zip(arms, degenerate, strict=True) if not guesses] or arms
+    return max(live, key=lambda arm: int((arm.predictions[select] == key.score_tokens[select]).sum()))
 
 
 def _twin_values(twin: TokenScore) -> dict[str, float | None]:
@@ -284,10 +316,14 @@ def _twin_values(twin: TokenScore) -> dict[str, float | None]:
 
 
 def _details(
-    arms: Sequence[ArmReading], twin: Sequence[ArmReading], chosen: ArmReading, score: TokenScore, key: TokenKey
+    arms: Sequence[ArmReading],
+    twin_arms: Sequence[ArmReading],
+    chosen: ArmReading,
+    score: TokenScore,
+    twin: TokenScore,
+    key: TokenKey,
 ) -> dict[str, Any]:
-    test = key.score_split == TEST
-    live = iter(score.effect.bounds.estimate if score.effect is not None else ())
+    twins = arm_values(twin)
     return {
         "correct_by_arm": list(score.counts.correct_by_arm),
         "total_rows": score.counts.total_rows,
@@ -300,16 +336,8 @@ def _details(
         "corrected_floor_pp": score.corrected.floor_pp,
         "design_effect": score.corrected.design_effect,
         "selected_arm": chosen.name,
-        "arms": [
-            {
-                "name": arm.name,
-                "accuracy_ratio": correct / score.counts.total_rows,
-                "effect_pp": None if guesses else finite(float(next(live))),
-                "degenerate": guesses,
-            }
-            for arm, correct, guesses in zip(arms, score.counts.correct_by_arm, score.degenerate, strict=True)
-        ],
-        "token_cross_entropy": cross_entropy(chosen, twin, key.score_tokens, test),
+        "arms": [{"name": name, **values, "twin": twins.get(name)} for name, values in arm_values(score).items()],
+        "token_cross_entropy": cross_entropy(chosen, twin_arms, key.score_tokens, key.score_split == TEST),
     }
 
 
@@ -324,6 +352,7 @@ def _notes(key: TokenKey, score: TokenScore) -> tuple[str, ...]:
     notes = []
     if key.num_items < key.num_items_available:
         notes.append(f"{key.num_items} of {key.num_items_available} frames were sampled, as the plan's limits demand")
-    if any(score.degenerate):
-        notes.append(f"{sum(score.degenerate)} arms name one token for more than 99 % of rows and are left out")
+    guessing = [name for name, guesses in zip(score.names, score.degenerate, strict=True) if guesses]
+    if guessing:
+        notes.append(f"left out, for they name one token for more than 99 % of rows: {', '.join(guessing)}")
     return tuple(notes)
