@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import splitwire
-from auditor.channels import FORWARD_ONLY
+from auditor.channels import ACCUMULATED_HISTORY, FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import Plan, ProbeSettings, SplitSettings, StatisticsSettings
 from auditor.plan_file import render_plan
 from deploy.demo.processes import Processes, free_port, run
@@ -32,6 +32,7 @@ from tln.settings import TlnSettings
 SCHEMA = "splitwire.reproduce/1"
 _AUDIT_EXIT_CODES = (0, 1, 3)
 _SPLIT_SEED = 20260101
+_ATTACKS = ("gradient_support", "row_norm", "linkage", "latent_probe")
 _CHECK_FIELDS = ("value", "lower", "upper", "floor", "ceiling", "state")
 _RESULT_FIELDS = ("partition", "num_documents", "num_frames", "num_rows", "seconds")
 _NOT_KEPT = ("roc", "norm_histogram", "support_map")
@@ -69,6 +70,8 @@ def plans(recipe: Recipe, seed: int) -> dict[str, Plan]:
     budget = recipe.audit
     plan = Plan(
         name="reproduce",
+        attacks=_ATTACKS,
+        families=(FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY),
         compute_modes=("train",),
         split=SplitSettings(seed=_SPLIT_SEED + seed),
         statistics=StatisticsSettings(repetitions=budget.repetitions),
@@ -116,6 +119,7 @@ def tln_pairs(cell: Cell, recipe: Recipe, base: Path) -> tuple[str, ...]:
         f"train.steps={cell.steps}",
         *recipe.pairs,
         *(recipe.mechanism_pairs if "decoys" in preset.frame.mechanisms else ()),
+        *(find(recipe.variants, cell.variant, "variants").pairs if cell.variant else ()),
     )
 
 

@@ -39,7 +39,15 @@ class Depth:
     last_layer: int | float
 
 
-Entry = TypeVar("Entry", Corpus, Depth)
+@dataclass(frozen=True)
+class Variant:
+    """Changes to a preset, as settings of the trusted node in the form key=value. They win over those of the recipe."""
+
+    name: str
+    pairs: tuple[str, ...]
+
+
+Entry = TypeVar("Entry", Corpus, Depth, Variant)
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,8 @@ class Grid:
     depths: tuple[str, ...]
     widths: tuple[int, ...]
     steps: tuple[int, ...]
+    variants: tuple[str, ...] = ("",)
+    """Names of variants; an empty one is the preset as it is."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class Recipe:
     """Threads of each program."""
     corpora: tuple[Corpus, ...] = ()
     depths: tuple[Depth, ...] = ()
+    variants: tuple[Variant, ...] = ()
     pairs: tuple[str, ...] = ()
     """Settings of the trusted node over those of the preset, as key=value."""
     mechanism_pairs: tuple[str, ...] = ()
@@ -110,16 +121,17 @@ class Cell:
     width: int
     steps: int
     seed: int
+    variant: str = ""
+
+    @property
+    def defence(self) -> str:
+        """Preset and variant, as the tables name them."""
+        return f"{self.preset}+{self.variant}" if self.variant else self.preset
 
     @property
     def name(self) -> str:
         """The name of its result file."""
-        return f"{self.preset}.{self.corpus}.{self.depth}.w{self.width}.n{self.steps}.s{self.seed}"
-
-    @property
-    def setting(self) -> tuple[str, str, str, int, int]:
-        """Everything but the seed."""
-        return self.preset, self.corpus, self.depth, self.width, self.steps
+        return f"{self.defence}.{self.corpus}.{self.depth}.w{self.width}.n{self.steps}.s{self.seed}"
 
 
 def load(file: Path) -> ReproduceSettings:
@@ -129,6 +141,8 @@ def load(file: Path) -> ReproduceSettings:
         preset_file(cell.preset)
         find(settings.recipe.corpora, cell.corpus, "corpora")
         find(settings.recipe.depths, cell.depth, "depths")
+        if cell.variant:
+            find(settings.recipe.variants, cell.variant, "variants")
     return settings
 
 
@@ -136,9 +150,9 @@ def cells(settings: ReproduceSettings, patterns: tuple[str, ...] = ()) -> list[C
     """The wanted cells, each once: the first seed of everything comes first. `patterns` select names (* and ?)."""
     wanted: dict[Cell, None] = {}
     for grid in settings.grid:
-        axes = (grid.seeds, grid.corpora, grid.depths, grid.widths, grid.steps, grid.presets)
-        for seed, corpus, depth, width, steps, preset in itertools.product(*axes):
-            wanted[Cell(preset, corpus, depth, width, steps, seed)] = None
+        axes = (grid.seeds, grid.corpora, grid.depths, grid.widths, grid.steps, grid.presets, grid.variants)
+        for seed, corpus, depth, width, steps, preset, variant in itertools.product(*axes):
+            wanted[Cell(preset, corpus, depth, width, steps, seed, variant)] = None
     chosen = [cell for cell in wanted if not patterns or any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
     if patterns and not chosen:
         raise SettingsError(f"no cell is named {' or '.join(patterns)}", remedy="see make reproduce ARGS=--list")

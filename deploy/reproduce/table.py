@@ -137,7 +137,8 @@ _RUN: dict[str, tuple[Read, str]] = {
 def _order(result: Result) -> tuple[Any, ...]:
     cell = result["cell"]
     preset = _PRESETS.index(cell["preset"]) if cell["preset"] in _PRESETS else len(_PRESETS)
-    return cell["corpus"], cell["depth"], cell["width"], cell["steps"], preset, cell["preset"], cell["seed"]
+    setting = (cell["corpus"], cell["depth"], cell["width"], cell["steps"])
+    return *setting, preset, cell["preset"], cell["variant"], cell["seed"]
 
 
 def _setting_line(group: Sequence[Result], columns: dict[str, tuple[Read, str]]) -> list[str]:
@@ -156,7 +157,8 @@ def _run_line(result: Result) -> list[str]:
 
 def _names(result: Result) -> list[str]:
     cell = result["cell"]
-    return [cell["preset"], cell["corpus"], cell["depth"], str(cell["width"]), str(cell["steps"])]
+    defence = f"{cell['preset']}+{cell['variant']}" if cell["variant"] else cell["preset"]
+    return [defence, cell["corpus"], cell["depth"], str(cell["width"]), str(cell["steps"])]
 
 
 def _one(found: tuple[float | None, float | None, float | None], style: str) -> str:
