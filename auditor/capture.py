@@ -221,9 +221,9 @@ class _Builder:
             self._problems["FORWARD frames whose shape is not that of the truth"] += 1
             return
         document = _renumber(record.document, self._tables_of_documents[found[1]])
-        keep = _real_positions(frame.header, record.real.shape)
+        keep = real_positions(frame.header, record.real.shape)
         self._keep[key] = keep
-        by_row = _asks_by_row(kind, record.real, keep)
+        by_row = asks_by_row(kind, record.real, keep)
         rows_NRD = frame.tensor.float().numpy()
         truth = {"real": record.real, "label": record.label, "token": record.token, "order": record.order}
         truth["document"] = document
@@ -236,17 +236,17 @@ class _Builder:
 
     def _add_item(self, rows: Rows, truth: dict[str, NDArray[Any]], place: tuple[int, int], *, by_row: bool) -> None:
         step, number = place
-        document = _primary_document(truth)
+        document = primary_document(truth)
         # Units of a gram frame hide within the frame, those of a transformer batch within the batch.
         group = (step << 20) + number if by_row else step << 20
         first = self._forward.append(rows)
         self._items.append([group, first, len(rows), -1, document, by_row, -1])
-        self._tables.append(truth | {"forward_norm": _norms(rows)})
+        self._tables.append(truth | {"forward_norm": row_norms(rows)})
 
     def add_backward(self, frame: Any) -> None:
         for item, rows in self._rows_of_step(frame, "BACKWARD", self._backward):
             self._items[item][_GRADIENT_FIRST] = self._gradient.append(rows)
-            self._gradient_norms[item] = _norms(rows)
+            self._gradient_norms[item] = row_norms(rows)
 
     def add_returned(self, frame: Any) -> None:
         for item, rows in self._rows_of_step(frame, "RETURN", self._answers):
@@ -345,7 +345,7 @@ def _stack_kinds(source: FrameSource) -> dict[str, int]:
     }
 
 
-def _asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
+def asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
     """Whether the units are rows. Without a recorded opening: whether an item mixes real rows and others."""
     if kind is not None:
         return kind == stack_pb2.STACK_KIND_GRAM
@@ -353,7 +353,7 @@ def _asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
     return bool(((counts > 0) & (counts < keep_NR.sum(1))).any())
 
 
-def _real_positions(header: stack_pb2.FrameHeader, shape: tuple[int, ...]) -> Flags:
+def real_positions(header: stack_pb2.FrameHeader, shape: tuple[int, ...]) -> Flags:
     """Which positions [N, R] are not padding, by the public header."""
     lengths = np.array(header.row_lengths, dtype=np.int64)
     if len(lengths) != shape[0]:
@@ -372,13 +372,13 @@ def _renumber(documents: NDArray[np.int32], table: Integers) -> Integers:
     return np.where(known, table[np.where(known, documents, 0)], NO_DOCUMENT)
 
 
-def _primary_document(truth: dict[str, NDArray[Any]]) -> int:
+def primary_document(truth: dict[str, NDArray[Any]]) -> int:
     """The document of most real rows; of most rows where none is real; -1 where no row has one."""
     documents = truth["document"][truth["real"]] if truth["real"].any() else truth["document"]
     documents = documents[documents >= 0]
     return int(np.bincount(documents).argmax()) if len(documents) else NO_DOCUMENT
 
 
-def _norms(rows: Rows) -> NDArray[np.float64]:
+def row_norms(rows: Rows) -> NDArray[np.float64]:
     """L2 norms in float64, so that a tiny row does not underflow to an exact zero."""
     return np.asarray(np.sqrt((rows.astype(np.float64) ** 2).sum(-1)))
