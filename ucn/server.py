@@ -57,6 +57,7 @@ class UcnServer:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
+        self._servicer: StackServicer | None = None
         self.address = ""
 
     @property
@@ -72,7 +73,7 @@ class UcnServer:
             options=_options(),
             maximum_concurrent_rpcs=2 * settings.limits.max_sessions + _SPARE_CALLS,
         )
-        servicer = StackServicer(settings, self._node, self.table, self._metrics)
+        servicer = self._servicer = StackServicer(settings, self._node, self.table, self._metrics)
         server.add_generic_rpc_handlers((servicer.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.reflection:
@@ -103,6 +104,8 @@ class UcnServer:
         if self._server is not None:
             await self._server.stop(grace_seconds)
         await self.table.close_all()
+        if self._servicer is not None:
+            await asyncio.to_thread(self._servicer.shutdown)
         if self._stop_metrics is not None:
             await asyncio.to_thread(self._stop_metrics)
         await asyncio.to_thread(self._node.shutdown)

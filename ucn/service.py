@@ -16,8 +16,9 @@ import torch
 import splitwire
 from splitwire.errors import LimitError, PeerError
 from splitwire.frames import FrameLimits
+from splitwire.settings import to_tree
 from splitwire.v1 import stack_pb2
-from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION, SERVICE
+from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION, SERVICE, session_hash
 from ucn import call as calls
 from ucn.caches import CacheBudget, SessionCaches
 from ucn.checkpoints import CheckpointStore
@@ -29,6 +30,7 @@ from ucn.replies import ReplyCache
 from ucn.session import Session
 from ucn.sessions import SessionTable
 from ucn.settings import UcnSettings
+from ucn.snapshots import SessionSnapshots, SnapshotStore
 from ucn.stacks.base import Stack
 from ucn.steps import Terms
 from ucn.streams import StreamHandle
@@ -46,9 +48,14 @@ class StackServicer:
         self._table = table
         self._metrics = metrics
         self._cache_budget = CacheBudget(settings.limits.max_total_cache_bytes)
+        self._snapshots = SnapshotStore(settings.snapshots, to_tree(settings.model))
         self._checkpoints = CheckpointStore(settings.checkpoint_dir, settings.limits.max_checkpoints_per_peer)
         self._work: set[asyncio.Future[Any]] = set()
         self._limits = FrameLimits(settings.limits.max_frame_bytes, settings.limits.max_rows, _MAX_WIDTH)
+
+    def shutdown(self) -> None:
+        """Waits for snapshots that are being written, once every session has ended."""
+        self._snapshots.shutdown()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for a grpc.aio server, without serializers: bytes in, bytes out."""
@@ -136,7 +143,8 @@ class StackServicer:
     async def _build(self, session_id: str, request: stack_pb2.OpenSessionRequest) -> Session:
         owner = calls.current().peer
         executor = self._node.executor_for(request.stack_kind)
-        stack, digest = await executor.run(lambda: self._open_stack(owner, request))
+        hashed = session_hash(session_id)
+        stack, digest, snapshots = await executor.run(lambda: self._open_stack(owner, request, hashed))
         return Session(
             session_id,
             owner,
@@ -149,10 +157,13 @@ class StackServicer:
             save=lambda label, stack: self._checkpoints.save(owner, label, stack.state()),
             drop=lambda label: self._checkpoints.drop(owner, label),
             resumed_digest=digest,
+            snapshots=snapshots,
         )
 
-    def _open_stack(self, owner: str, request: stack_pb2.OpenSessionRequest) -> tuple[Stack, str]:
-        """The stack and the digest of the checkpoint that is in it. Runs on the device's thread."""
+    def _open_stack(
+        self, owner: str, request: stack_pb2.OpenSessionRequest, hashed: str
+    ) -> tuple[Stack, str, SessionSnapshots | None]:
+        """The stack, the digest of the checkpoint that is in it, and its snapshots. Runs on the device's thread."""
         digest = ""
         try:
             stack = self._node.open_stack(request)
@@ -162,7 +173,7 @@ class StackServicer:
             raise LimitError(
                 "the device has no memory left for the session", remedy="wait until other sessions have ended"
             ) from None
-        return stack, digest
+        return stack, digest, self._snapshots.open(hashed, request, stack)
 
     def _resume(self, stack: Stack, owner: str, label: str) -> str:
         try:

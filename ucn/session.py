@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +24,7 @@ from ucn.executor import DeviceExecutor
 from ucn.intake import ControlRequest, Request, TensorRequest
 from ucn.metrics import UcnMetrics
 from ucn.replies import ReplyCache
+from ucn.snapshots import SessionSnapshots
 from ucn.stacks.base import ForwardCall, Stack
 from ucn.steps import (
     Outcome,
@@ -57,6 +58,7 @@ class Session:
         save: Callable[[str, Stack], str],
         drop: Callable[[str], None],
         resumed_digest: str = "",
+        snapshots: SessionSnapshots | None = None,
     ) -> None:
         self.session_id = session_id
         self.hash = session_hash(session_id)
@@ -72,6 +74,7 @@ class Session:
         self._metrics = metrics
         self._save = save
         self._drop = drop
+        self._snapshots = snapshots
         self._lock = asyncio.Lock()
         self._failed_step = 0
         self._is_closed = False
@@ -104,6 +107,8 @@ class Session:
                 await self._executor.run(self.stack.close)
             except Exception as error:  # noqa: BLE001 - the session is gone either way, and its peer has no use for it
                 _log.error("session_close_failed", session=self.hash, error=type(error).__name__)
+            if self._snapshots is not None:
+                await asyncio.to_thread(self._snapshots.close)
 
     def save_checkpoint(self, label: str) -> str:
         """Writes the trainable state under `label`; SHA-256 of the file. Runs on the device's thread."""
@@ -156,7 +161,14 @@ class Session:
     async def _control(self, control: stack_pb2.Control) -> Sequence[bytes]:
         self._check_order(control.step)
         plan = plan_control(self, control)
-        result = await self._run(plan.phase, control.step, plan.work, plan.undo)
+
+        def work() -> dict[str, Any]:
+            done = plan.work()
+            if self._snapshots is not None and plan.phase == "optimizer_step":
+                self._snapshots.take(self.stack, control.step)
+            return done
+
+        result = await self._run(plan.phase, control.step, work, plan.undo)
         plan.commit()
         self.last_step = control.step
         answer = stack_pb2.ControlResult(step=control.step, **result)

@@ -62,6 +62,20 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True)
+class SnapshotSettings:
+    """Whether and where to write down what sessions train. 0 steps writes nothing."""
+
+    every_steps: Annotated[int, Field(ge=0)] = 0
+    """Optimizer steps between two snapshots of a session; 0 takes none."""
+    folder: Path | None = None
+    """Folder for snapshot bundles; each session gets a folder of its own there, named by its hash."""
+    signing_key: Path | None = None
+    """Ed25519 key that signs each bundle's manifest; none leaves it unsigned."""
+    max_pending_bytes: Annotated[int, Field(ge=1)] = 1 << 30
+    """Snapshots that wait for the disk; beyond it they are dropped and counted."""
+
+
+@dataclass(frozen=True)
 class UcnSettings:
     """Everything that `ucn serve` needs."""
 
@@ -95,6 +109,7 @@ class UcnSettings:
     reflection: bool = False
     """Whether the server tells its methods to anyone who may connect."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
 
 
@@ -105,6 +120,7 @@ def check(settings: UcnSettings) -> None:
         raise SettingsError("stacks is empty", remedy='allow at least one, for instance stacks = ["transformer"]')
     _check_transport(settings)
     _check_metrics(settings)
+    _check_snapshots(settings.snapshots)
 
 
 def _check_transport(settings: UcnSettings) -> None:
@@ -127,3 +143,17 @@ def _check_metrics(settings: UcnSettings) -> None:
     split_address(settings.metrics.listen)
     if settings.tls is None:
         check_insecure_address(settings.metrics.listen)
+
+
+def _check_snapshots(settings: SnapshotSettings) -> None:
+    """SettingsError unless steps and folder are both set, or neither."""
+    if settings.every_steps and settings.folder is None:
+        raise SettingsError(
+            f"snapshots.every_steps is {settings.every_steps} and snapshots.folder is not set",
+            remedy="name a folder (--snapshot-folder), or leave both out",
+        )
+    if settings.folder is not None and not settings.every_steps:
+        raise SettingsError(
+            "snapshots.folder is set and snapshots.every_steps is 0",
+            remedy="say how often (--snapshot-every), or leave both out",
+        )

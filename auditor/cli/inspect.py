@@ -12,7 +12,7 @@ from splitwire.settings import flatten
 from splitwire.v1 import channels_pb2, stack_pb2
 
 if TYPE_CHECKING:
-    from splitwire.bundles import Bundle, RecordedFrame
+    from splitwire.bundles import Bundle, RecordedFrame, SnapshotBundle
 
 _TENSOR_HOPS = (
     channels_pb2.HOP_FORWARD,
@@ -33,8 +33,11 @@ def command(
     settings: Annotated[bool, typer.Option("--settings", help="Show the recording program's settings.")] = False,
 ) -> None:
     """Show hops, frames, bytes, rates, gaps and settings of a bundle, complete or cut off. Never shows a value."""
-    from splitwire.bundles import open_bundle  # keeps --help quick
+    from splitwire.bundles import is_snapshot_bundle, open_bundle, open_snapshots  # keeps --help quick
 
+    if is_snapshot_bundle(bundle):
+        _show_snapshots(open_snapshots(bundle), with_settings=settings)
+        return
     opened = open_bundle(bundle)
     _show_head(opened)
     _show_traffic(opened)
@@ -57,6 +60,21 @@ def _show_head(bundle: Bundle) -> None:
     if manifest is not None:
         typer.echo(f"from {manifest['created']} to {manifest['closed']}, {manifest['num_dropped']} messages dropped")
         typer.echo(f"settings hash {manifest['settings_hash']}")
+
+
+def _show_snapshots(bundle: SnapshotBundle, *, with_settings: bool) -> None:
+    manifest = bundle.manifest
+    state = "complete" if manifest is not None else "incomplete (it has no manifest: its session has not ended)"
+    typer.echo(f"snapshots {bundle.folder}: {state}, session {bundle.session_hash}")
+    if manifest is not None:
+        typer.echo(", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items())))
+        typer.echo(f"from {manifest.created} to {manifest.closed}, {manifest.num_dropped} snapshots dropped")
+        facts = [*flatten(manifest.stack, "stack."), *flatten(manifest.optimizer, "optimizer.")]
+        for key, value in [*facts, *(flatten(manifest.settings) if with_settings else ())]:
+            typer.echo(f"{key} = {json.dumps(value)}")
+    for entry in bundle.entries:
+        size = entry.path.stat().st_size
+        typer.echo(f"optimizer step {entry.optimizer_step} at wire step {entry.last_step}: {size} bytes")
 
 
 def _show_traffic(bundle: Bundle) -> None:

@@ -1,4 +1,5 @@
-"""Wire bundles: what an untrusted node could see, byte for byte, and the sealed truth that scores attacks on it.
+"""Wire bundles: what an untrusted node could see, byte for byte, and the sealed truth that scores attacks on it; and
+snapshot bundles: what it trained.
 
 Importing this loads neither torch nor a model; only reading frames does.
 """
@@ -9,6 +10,7 @@ from splitwire.bundles.manifest import HopCount, Manifest
 from splitwire.bundles.reader import Bundle, open_bundle
 from splitwire.bundles.recorder import Recorder
 from splitwire.bundles.records import RecordedFrame, WireRecord, frame_digest, hop_name
+from splitwire.bundles.snapshots import SnapshotBundle, SnapshotWriter, is_snapshot_bundle, open_snapshots
 from splitwire.bundles.truth import TRUTH_FILE, Document, Truth, TruthRecord, TruthWriter, read_truth
 from splitwire.bundles.verify import VerifyReport, verify_bundle
 from splitwire.bundles.writer import BundleWriter
@@ -22,6 +24,8 @@ __all__ = [
     "Manifest",
     "RecordedFrame",
     "Recorder",
+    "SnapshotBundle",
+    "SnapshotWriter",
     "Truth",
     "TruthRecord",
     "TruthWriter",
@@ -29,7 +33,9 @@ __all__ = [
     "WireRecord",
     "frame_digest",
     "hop_name",
+    "is_snapshot_bundle",
     "open_bundle",
+    "open_snapshots",
     "read_truth",
     "verify_bundle",
 ]

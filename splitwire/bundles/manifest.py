@@ -122,8 +122,8 @@ def hash_file(path: Path) -> FileEntry:
         return FileEntry(digest.hexdigest(), file.tell())
 
 
-def write_manifest(folder: Path, manifest: Manifest, signing_key: Ed25519PrivateKey | None) -> None:
-    """Writes signature and manifest, the manifest last. OSError passes through."""
+def write_manifest(folder: Path, manifest: Any, signing_key: Ed25519PrivateKey | None) -> None:
+    """Writes signature and manifest (a dataclass), the manifest last. OSError passes through."""
     content = canonical_json(to_tree(manifest))
     if signing_key is not None:
         signature = Signature(

@@ -26,6 +26,7 @@ from splitwire.bundles.manifest import (
 )
 from splitwire.bundles.reader import Bundle
 from splitwire.bundles.records import hop_name
+from splitwire.bundles.snapshots import SnapshotManifest, is_snapshot_bundle, open_snapshots
 from splitwire.errors import BundleError
 from splitwire.sealing import load_trust, public_key_hex
 
@@ -55,6 +56,8 @@ def verify_bundle(folder: Path, trust: Path | None = None) -> VerifyReport:
     if not folder.is_dir():
         report.problems.append(f"{folder} is no folder. Give the folder of a bundle")
         return report
+    if is_snapshot_bundle(folder):
+        return _verify_snapshots(folder, signers, report)
     manifest = _read_manifest(folder, report)
     named: set[str] = set()
     if manifest is not None:
@@ -66,6 +69,31 @@ def verify_bundle(folder: Path, trust: Path | None = None) -> VerifyReport:
     contradictions = _check_content(folder, manifest, report)
     if WIRE_FILE not in named:  # else they follow from what was told of the file, which is told once
         report.problems += contradictions
+    return report
+
+
+def _verify_snapshots(folder: Path, signers: dict[str, str] | None, report: VerifyReport) -> VerifyReport:
+    """A snapshot bundle: manifest, signature, every file, its session and its count."""
+    try:
+        bundle = open_snapshots(folder)
+    except BundleError as error:
+        report.problems.append(str(error))
+        return report
+    manifest = bundle.manifest
+    if manifest is None:
+        report.problems.append(
+            f"{MANIFEST_FILE} is missing: the session still runs, or its node was killed. End it to complete them"
+        )
+        return report
+    report.is_complete = True
+    report.num_dropped = manifest.num_dropped
+    report.notes.append(f"{manifest.num_snapshots} snapshots of session {manifest.session_hash}")
+    _check_signature(folder, signers, report)
+    _check_files(folder, manifest, report)
+    if manifest.num_dropped:
+        report.problems.append(
+            f"the node dropped {manifest.num_dropped} snapshots. Snapshot again with a faster disk, or less often"
+        )
     return report
 
 
@@ -116,7 +144,7 @@ def _tell_unsigned(signers: dict[str, str] | None, report: VerifyReport) -> None
     (report.notes if signers is None else report.problems).append(text)
 
 
-def _check_files(folder: Path, manifest: Manifest, report: VerifyReport) -> set[str]:
+def _check_files(folder: Path, manifest: Manifest | SnapshotManifest, report: VerifyReport) -> set[str]:
     """The names of the files of the manifest with which something is wrong."""
     present, named = set(list_files(folder)), set()
     for name, entry in manifest.files.items():

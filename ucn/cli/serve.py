@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,9 +12,21 @@ from splitwire.settings import render, settings_hash
 from ucn.cli.options import Config, PrintSettings, Set, effective_settings
 
 
-def command(config: Config = None, pairs: Set = None, print_settings: PrintSettings = False) -> None:
+def command(
+    config: Config = None,
+    pairs: Set = None,
+    print_settings: PrintSettings = False,
+    snapshot_every: Annotated[
+        int | None, typer.Option("--snapshot-every", help="Optimizer steps between two snapshots of what is trained.")
+    ] = None,
+    snapshot_folder: Annotated[
+        Path | None, typer.Option("--snapshot-folder", help="Folder for snapshot bundles, one a session.")
+    ] = None,
+) -> None:
     """Serve the middle of a model to trusted nodes."""
-    settings = effective_settings(config, pairs)
+    chosen = {"every_steps": snapshot_every, "folder": snapshot_folder}
+    options = [f"snapshots.{name}={value}" for name, value in chosen.items() if value is not None]
+    settings = effective_settings(config, [*(pairs or []), *options])
     if print_settings:
         typer.echo(render(settings))
         return
