@@ -3,17 +3,18 @@
 A token view names its partition, the rows that it kept: all; support (rows with a non-zero gradient, which anyone can
 see); oracle (the attacker is told which rows are real). Rows are divided by a label-free constant, so that their median
 norm is the square root of their width: probes then see values around one whatever the scale of a gradient is. In the
-joint view this makes both parts equally long, the published choice.
+joint view this makes both parts equally long, the published choice. views/response.py reads returned rows as they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from auditor.capture import Capture, Flags, Integers
-from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.plan import Plan
 from auditor.rows import Rows
 from auditor.splits import SELECT, TEST, TRAIN, Splits
@@ -33,13 +34,13 @@ class TokenView:
     score_rows: Integers
     seed: int
 
-    def with_tokens(self, train_tokens: Integers) -> TokenView:
+    def with_tokens(self, train_tokens: Integers) -> Self:
         """The same view with other training labels: the shuffled twin."""
-        return TokenView(**(vars(self) | {"train_tokens": train_tokens}))
+        return replace(self, train_tokens=train_tokens)
 
-    def with_rows(self, rows: Rows) -> TokenView:
+    def with_rows(self, rows: Rows) -> Self:
         """The same view with other rows: a planted leak."""
-        return TokenView(**(vars(self) | {"rows": rows}))
+        return replace(self, rows=rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,13 @@ class TokenKey:
     """Token of every row of the view, -1 where there is none: for planting a leak."""
     num_items: int
     num_items_available: int
+    rows: Integers
+    """Number in the capture of every row of the view."""
 
 
 def token_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[TokenView, TokenKey]:
     """The view of one family under the plan's partition and limits."""
-    items = capture.items
-    usable = np.ones(len(items), bool) if family == FORWARD_ONLY else items.gradient_first >= 0
-    usable &= splits.by_item >= 0
+    usable = _crossed(capture, family) & (splits.by_item >= 0)
     if not usable.any():
         raise NotMeasurableError("no frame with truth, a document and this hop's tensors")
     partition, kept = _partition(capture, plan.partition)
@@ -84,8 +85,17 @@ def token_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tup
         tokens,
         len(chosen),
         int(usable.sum()),
+        rows,
     )
     return view, key
+
+
+def _crossed(capture: Capture, family: str) -> Flags:
+    """Items whose tensors of the family's hops were captured."""
+    items = capture.items
+    if family == RESPONSE_SIDE:
+        return np.asarray(items.returned_first >= 0)
+    return np.ones(len(items), bool) if family == FORWARD_ONLY else np.asarray(items.gradient_first >= 0)
 
 
 def _partition(capture: Capture, wanted: str) -> tuple[str, Flags]:
@@ -143,18 +153,21 @@ def _rows_of(capture: Capture, chosen: Integers, kept: Flags) -> tuple[Integers,
 
 
 def _gather(capture: Capture, rows: Integers, family: str) -> Rows:
-    """Scaled rows of the family [M, W]."""
+    """Scaled rows of the family [M, W]; returned rows as they are, for the public tail is not scale-free."""
     item = capture.rows.item[rows]
     place = rows - capture.items.first[item]
+    if family == RESPONSE_SIDE:
+        return capture.returned.gather(capture.items.returned_first[item] + place)
     parts = []
     if family in (FORWARD_ONLY, JOINT):
-        parts.append(_scaled(capture.forward.gather(rows)))
+        parts.append(scaled(capture.forward.gather(rows)))
     if family in (GRADIENT_ONLY, JOINT):
-        parts.append(_scaled(capture.gradient.gather(capture.items.gradient_first[item] + place)))
+        parts.append(scaled(capture.gradient.gather(capture.items.gradient_first[item] + place)))
     return np.concatenate(parts, axis=1)
 
 
-def _scaled(rows: Rows) -> Rows:
+def scaled(rows: Rows) -> Rows:
+    """Rows over a label-free constant, so that their median norm is the square root of their width."""
     norms = np.linalg.norm(rows, axis=1)
     median = float(np.median(norms[norms > 0])) if (norms > 0).any() else 1.0
     return (rows * np.float32(np.sqrt(rows.shape[1]) / median)).astype(np.float32)
