@@ -81,8 +81,6 @@ class ProbeSettings:
     """Classes of probes."""
     restarts: Count = 3
     """Restarts of every probe."""
-    twin_restarts: Count = 1
-    """Restarts of every probe on shuffled labels."""
     epochs: Count = 20
     """Passes over the train split."""
     batch_rows: Count = 512

@@ -1,12 +1,13 @@
 """Numbers of a set of token arms on the test rows: counts, gates, paired effects, rare tokens, cross-entropy.
 
-Nothing is judged here, and no arm is chosen: bounds hold for all arms at once.
+Nothing is judged here, and no arm is chosen: bounds hold for all arms at once. Degenerate arms, which name one token
+for more than 99 % of the rows, are left out of every number but the counts; where all are, the gate reads them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,9 @@ class ArmReading:
 class TokenScore:
     """Numbers of one set of arms on the test rows. `effect` and `rare` are None when every arm is degenerate."""
 
+    names: tuple[str, ...]
     counts: GateCounts
+    """Of every arm, degenerate ones too."""
     published: GateReading
     corrected: GateReading
     degenerate: tuple[bool, ...]
@@ -69,9 +72,14 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
     counts = GateCounts(
         view.family, tuple(int((p == tokens).sum()) for p in predictions), len(tokens), int((tokens == constant).sum())
     )
-    effects = [correlation(paired_differences(p, tokens, constant), documents).design_effect for p in predictions]
     ceiling = plan.ceilings.token_pp
     degenerate = tuple(is_degenerate(p) for p in predictions)
+    gated = [number for number, guesses in enumerate(degenerate) if not guesses] or list(range(len(arms)))
+    gate_counts = replace(counts, correct_by_arm=tuple(counts.correct_by_arm[number] for number in gated))
+    effects = [
+        correlation(paired_differences(predictions[number], tokens, constant), documents).design_effect
+        for number in gated
+    ]
     scoreable = np.isin(tokens, view.train_tokens)
     live = [p[scoreable] for p, guesses in zip(predictions, degenerate, strict=True) if not guesses]
     effect = rare = rare_upper = None
@@ -82,9 +90,10 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
         rare = _effect(live, *place, is_rare, plan, alpha)
         rare_upper = _exact_upper_pp([p[is_rare] for p in live], place[0][is_rare], place[2][is_rare], alpha)
     return TokenScore(
+        tuple(arm.name for arm in arms),
         counts,
-        gate(counts, alpha=alpha, ceiling_pp=ceiling),
-        gate(counts, alpha=alpha, ceiling_pp=ceiling, design_effects=effects),
+        gate(gate_counts, alpha=alpha, ceiling_pp=ceiling),
+        gate(gate_counts, alpha=alpha, ceiling_pp=ceiling, design_effects=effects),
         degenerate,
         effect,
         rare,
@@ -129,14 +138,27 @@ def _exact_upper_pp(
     return 100 * max(bounds) if bounds else None
 
 
+def arm_values(score: TokenScore) -> dict[str, dict[str, float | bool | None]]:
+    """Accuracy and paired effect of every arm by its name; no effect of one that is degenerate."""
+    live = iter(score.effect.bounds.estimate if score.effect is not None else ())
+    return {
+        name: {
+            "accuracy_ratio": correct / score.counts.total_rows,
+            "effect_pp": None if guesses or score.effect is None else finite(float(next(live))),
+            "degenerate": guesses,
+        }
+        for name, correct, guesses in zip(score.names, score.counts.correct_by_arm, score.degenerate, strict=True)
+    }
+
+
 def cross_entropy(
     chosen: ArmReading, twin: Sequence[ArmReading], tokens: Integers, test: Flags
 ) -> dict[str, float | None]:
+    """Mean surprise of an arm and of its shuffled twin over the test rows whose token has a class, in nats."""
     rows = test & np.isfinite(chosen.surprise_nats)
     if not rows.any():
         return {}
-    probe = chosen.name.split("/")[0]
-    shuffled = next((arm for arm in twin if arm.name.startswith(f"{probe}/")), None)
+    shuffled = next((arm for arm in twin if arm.name == chosen.name), None)
     counts = np.unique(tokens[rows], return_counts=True)[1] / rows.sum()
     arm_nats = float(chosen.surprise_nats[rows].mean())
     twin_nats = None if shuffled is None else finite(float(np.nanmean(shuffled.surprise_nats[rows])))

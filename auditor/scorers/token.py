@@ -84,7 +84,7 @@ def token_result(
         num_frames=0 if score.effect is None else score.effect.num_frames,
         num_rows=score.counts.total_rows,
         checks=(
-            _gate_check(score, controls, plan),
+            _gate_check(score, twin, controls, plan),
             _effect_check(score, twin, controls, plan),
             _rare_check(score, twin, controls, plan),
         ),
@@ -94,12 +94,12 @@ def token_result(
         },
         twin=_twin_values(twin),
         controls=tuple(controls),
-        details={**_details(arms, twin_arms, chosen, score, key), **(details or {})},
+        details={**_details(twin_arms, chosen, score, twin, key), **(details or {})},
         notes=(*_notes(key, score), *notes),
     )
 
 
-def _gate_check(score: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
+def _gate_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
     """G as published; its upper bound is G with the design effect of correlated rows."""
     published, corrected, ceiling = score.published, score.corrected, plan.ceilings.token_pp
     blockers = _power(score, score.effect, plan, ceiling)
@@ -143,8 +143,8 @@ def _effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Contro
         ceiling=ceiling,
         upper=None if score.effect is None else score.effect.bounds.max_upper,
         detectable=_detectable(score.effect, plan),
-        blockers=[*_power(score, score.effect, plan, ceiling), *control_blockers(controls)],
-        twin=twin,
+        blockers=[*_power(score, score.effect, plan, ceiling), *_instrument(score, twin), *control_blockers(controls)],
+        twin=twin.effect,
     )
 
 
@@ -167,8 +167,8 @@ def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         ceiling=ceiling,
         upper=max(uppers) if uppers else None,
         detectable=detectable,
-        blockers=[*blockers, *control_blockers(controls)],
-        twin=twin,
+        blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
+        twin=twin.rare,
     )
 
 
@@ -255,6 +255,8 @@ def _fit_all(
     for number, task in enumerate(tasks):
         progress("preparing rows", number, len(tasks))
         sets.append(attack.run(*task, progress))
+    if not sets[0]:
+        raise NotMeasurableError("the plan has no probe")
     fits: list[Job] = [arm.fit for arms in sets for arm in arms]
     label = f"fitting {len(fits)} arms"
     run_jobs(fits, lambda share: progress(label, round(_STEPS * share), _STEPS))
@@ -316,7 +318,6 @@ def _twin_values(twin: TokenScore) -> dict[str, float | None]:
 
 
 def _details(
-    arms: Sequence[ArmReading],
     twin_arms: Sequence[ArmReading],
     chosen: ArmReading,
     score: TokenScore,
