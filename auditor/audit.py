@@ -1,34 +1,35 @@
 """One audit from start to end: open the evidence, read the capture, run every attack of the plan, decide.
 
-The report is a tree of plain values (results.py) that the JSON file, the HTML page and the terminal all show. Rows
-lie in a temporary folder while the audit runs (TMPDIR), as large as the frames of the bundles.
+The report is a tree of plain values (results.py) that the JSON file, the HTML page, JUnit and the terminal all show. It
+holds no time and nothing of the machine. Rows lie in a temporary folder while the audit runs (TMPDIR), as large as the
+frames of the bundles.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import splitwire
-from auditor.attacks import ATTACKS
+from auditor.battery import run_battery
 from auditor.capture import Capture, FrameSource, TruthSource, read_capture
 from auditor.channels import RESPONSE_SIDE
-from auditor.evidence import open_evidence
+from auditor.duplicates import duplicate_problems
+from auditor.evidence import Evidence, evidence_digests, open_evidence
 from auditor.material import Material
+from auditor.mixture import refuse_mixed_stacks
+from auditor.observable import observable
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
-from auditor.results import SCHEMA, NotMeasured, Result, plain
-from auditor.scorers import SCORERS
+from auditor.results import SCHEMA, plain
+from auditor.runlog import RunLog
 from auditor.splits import SPLIT_NAMES, Splits, split_capture
+from auditor.store import Store
 from auditor.verdict import decide
-from auditor.views.base import NotMeasurableError
-from auditor.views.units import mixed_groups, units
-from auditor.workers import num_workers, one_thread_a_job
-from splitwire.bundles.manifest import software_versions, utc_now
+from auditor.workers import one_thread_a_job
+from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree
 
 
@@ -40,32 +41,23 @@ def run_audit(
     truth_files: Sequence[Path] = (),
     trust: Path | None = None,
     progress: Progress = silent,
+    parts: Path | None = None,
+    log: RunLog | None = None,
 ) -> dict[str, Any]:
-    """The report of an audit of these bundles under this plan."""
+    """The report of an audit of these bundles under this plan: the same for the same input, byte for byte.
+
+    Finished parts are kept below `parts`, and taken from there when it holds those of the same audit. `log` hears what
+    belongs to this run alone.
+    """
     evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust, progress=progress)
-    return audit_sources(
-        evidence.bundles,
-        evidence.truths,
-        plan,
-        bundles=evidence.summaries,
-        problems=evidence.problems,
-        notes=evidence.notes,
-        progress=progress,
-    )
+    store = Store(parts)
+    store.begin({"plan_hash": plan.hash, "versions": _versions(), **evidence_digests(folders, truth_files)})
+    return _audit(evidence, plan, store=store, log=log or RunLog(), progress=progress)
 
 
-def audit_sources(
-    sources: Sequence[FrameSource],
-    truths: Sequence[TruthSource],
-    plan: Plan,
-    *,
-    bundles: Sequence[dict[str, Any]] = (),
-    problems: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """The report of an audit of opened sources."""
-    started = time.monotonic()
+def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progress: Progress) -> dict[str, Any]:
+    sources: Sequence[FrameSource] = evidence.bundles
+    truths: Sequence[TruthSource] = evidence.truths
     with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
         capture = read_capture(
             sources,
@@ -76,62 +68,34 @@ def audit_sources(
             progress=progress,
         )
         try:
+            refuse_mixed_stacks(capture)
             splits = split_capture(capture, plan.split)
+            problems = [*evidence.problems, *capture.problems, *duplicate_problems(capture, splits)]
             with one_thread_a_job():
-                results, missing = _run_attacks(Material(capture, splits, sources, truths), plan, progress)
+                material = Material(capture, splits, sources, truths)
+                results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
             captured = _captured(capture, splits)
         finally:
             capture.close()
-    verdict = decide(plan, results, missing, [*problems, *capture.problems])
+    seen = observable(sources, truths)
     tree = {
         "schema": SCHEMA,
-        "verdict": verdict,
+        "verdict": decide(plan, results, missing, problems, seen),
         "scope": scope_line(plan),
-        "created": utc_now(),
+        "observable": seen,
         "plan": {"name": plan.name, "hash": plan.hash, "underpowered": plan.underpowered, "settings": to_tree(plan)},
-        "versions": {**software_versions(), "auditor": splitwire.__version__},
-        "num_workers": num_workers(),
-        "bundles": list(bundles),
+        "versions": _versions(),
+        "bundles": evidence.summaries,
         "captured": captured,
         "results": results,
         "not_measured": missing,
-        "notes": [*notes, *capture.notes],
-        "seconds": round(time.monotonic() - started, 3),
+        "notes": [*evidence.notes, *capture.notes],
     }
     return dict(plain(tree))
 
 
-def _run_attacks(material: Material, plan: Plan, progress: Progress) -> tuple[list[Result], list[NotMeasured]]:
-    results: list[Result] = []
-    missing: list[NotMeasured] = []
-    pairs = [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
-    for number, (name, family) in enumerate(pairs, start=1):
-        attack = ATTACKS[name]
-        started = time.monotonic()
-        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
-        try:
-            result = SCORERS[attack.question](attack, material, family, plan, labelled)
-        except NotMeasurableError as error:
-            applies = _applies(attack.question, material.capture, material.splits)
-            missing.append(NotMeasured(name, family, str(error), applies=applies))
-            continue
-        results.append(replace(result, seconds=round(time.monotonic() - started, 3)))
-    return results, missing
-
-
-def _applies(question: str, capture: Capture, splits: Splits) -> bool:
-    """Whether there is something to find: without decoys there is no partition to hide."""
-    if question == "token" or not len(capture.rows.real):
-        return True
-    return bool(mixed_groups(units(capture, splits)).any()) or not bool(capture.rows.real.all())
-
-
-def _labelled(progress: Progress, prefix: str) -> Progress:
-    def show(label: str, done: int, total: int) -> None:
-        progress(f"{prefix}: {label}", done, total)
-
-    show("starting", 0, 0)
-    return show
+def _versions() -> dict[str, str]:
+    return {**software_versions(), "auditor": splitwire.__version__}
 
 
 def _captured(capture: Capture, splits: Splits) -> dict[str, Any]:

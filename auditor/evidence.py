@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from auditor.mixture import refuse_mixed_settings
 from auditor.progress import Progress, silent
 from splitwire.bundles import TRUTH_FILE, Bundle, Truth, VerifyReport, open_bundle, read_truth, verify_bundle
+from splitwire.bundles.manifest import MANIFEST_FILE, WIRE_FILE, hash_file
 from splitwire.errors import BundleError, SettingsError
 
 
@@ -49,12 +51,26 @@ def open_evidence(
         evidence.summaries.append(_summary(bundle, report))
         evidence.problems.extend(f"bundle {folder.name}: {problem}" for problem in report.problems)
         evidence.notes.extend(f"bundle {folder.name}: {note}" for note in report.notes)
-    files = list(truth_files) or [folder / TRUTH_FILE for folder in folders if (folder / TRUTH_FILE).is_file()]
+    refuse_mixed_settings(evidence.bundles)
+    files = _truth_files(folders, truth_files)
     progress("opening the truth", 0, 0)
-    evidence.truths.extend(read_truth(file, key) for file in dict.fromkeys(files))
+    evidence.truths.extend(read_truth(file, key) for file in files)
     if not files:
         evidence.problems.append("no truth file: give the trusted node's truth.sealed with --truth")
     return evidence
+
+
+def evidence_digests(folders: Sequence[Path], truth_files: Sequence[Path] = ()) -> dict[str, list[str]]:
+    """SHA-256 of what stands for each bundle (its manifest, which names every file; else wire.mcap), and each truth."""
+    heads = [folder / (MANIFEST_FILE if (folder / MANIFEST_FILE).is_file() else WIRE_FILE) for folder in folders]
+    truths = _truth_files(folders, truth_files)
+    return {"bundles": [hash_file(f).sha256 for f in heads], "truths": [hash_file(f).sha256 for f in truths]}
+
+
+def _truth_files(folders: Sequence[Path], named: Sequence[Path]) -> list[Path]:
+    """The named files; else those that lie in the bundles."""
+    found = list(named) or [folder / TRUTH_FILE for folder in folders if (folder / TRUTH_FILE).is_file()]
+    return list(dict.fromkeys(found))
 
 
 def _refuse_changed(folder: Path, report: VerifyReport) -> None:

@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = "splitwire.audit/2"
+import numpy as np
+
+SCHEMA = "splitwire.audit/3"
 
 State = Literal["pass", "fail", "inconclusive"]
 Unit = Literal["pp", "ratio", "frames"]
@@ -45,6 +47,8 @@ class Check:
     state: State
     words: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    """What the value is made of: `k` of `n` for a rate, `num_positive` and `num_negative` for an AUC."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Result:
     controls: tuple[Control, ...]
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    plan_hash: str = ""
+    """Hash of the plan under which it was measured; set by the battery."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +95,17 @@ class NotMeasured:
 
 
 def plain(value: Any) -> Any:
-    """Plain JSON values: dataclasses to objects, tuples to lists, numbers that are not finite to null."""
+    """Plain JSON values: dataclasses to objects, tuples to lists, numpy's values to Python's, numbers that are
+    not finite to null.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value

@@ -5,8 +5,8 @@
 
 A leak shown to be above its ceiling fails, however little else is known. A pass needs everything: an upper bound
 under the ceiling, enough documents, a minimum detectable effect within the ceiling, a positive control that the
-attack found, a twin that found nothing, whole evidence, and every family of the scope measured. Anything in between
-is inconclusive, with its reasons.
+attack found, a twin that found nothing, whole evidence, and every family measured that is in the scope or that the
+evidence shows an attacker (observable.py), in the scope or not. Anything in between is inconclusive, with its reasons.
 
 Reasons come in the order in which a reader wants them: leaks, then faults of the evidence, the instrument and the
 power, then what is neither shown nor ruled out, the plan's mark (once), and what was not measured.
@@ -14,14 +14,14 @@ power, then what is neither shown nor ruled out, the plan's mark (once), and wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
-from auditor.words import LEFT_OUT, NO_ATTACK, UNDERPOWERED, leak_sentence, show
+from auditor.words import LEFT_OUT, NO_ATTACK, OUT_OF_SCOPE, UNDERPOWERED, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -100,13 +100,20 @@ def control_blockers(controls: Sequence[Control]) -> list[Reason]:
 
 
 def decide(
-    plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured], evidence_problems: Sequence[str]
+    plan: Plan,
+    results: Sequence[Result],
+    missing: Sequence[NotMeasured],
+    evidence_problems: Sequence[str],
+    observable: Mapping[str, str],
 ) -> Verdict:
-    """The verdict of an audit. A fail outweighs everything; a pass needs everything."""
+    """The verdict of an audit. A fail outweighs everything; a pass needs everything.
+
+    `observable` are the families that the evidence shows an attacker, with what shows each.
+    """
     reasons = [
         *(Reason("evidence", problem, "bundles") for problem in evidence_problems),
         *_of_checks(results),
-        *_unmeasured(plan, results, missing),
+        *_unmeasured(plan, results, missing, observable),
     ]
     if plan.underpowered:
         text = f"the plan {plan.name!r} is marked under-powered and cannot give a pass"
@@ -129,14 +136,22 @@ def _of_checks(results: Sequence[Result]) -> list[Reason]:
     return reasons
 
 
-def _unmeasured(plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured]) -> list[Reason]:
+def _unmeasured(
+    plan: Plan, results: Sequence[Result], missing: Sequence[NotMeasured], observable: Mapping[str, str]
+) -> list[Reason]:
     reasons = [
         Reason("not_measured", f"{entry.attack} could not run: {entry.reason}", entry.family)
         for entry in missing
         if entry.applies
     ]
     told = {result.family for result in results} | {entry.family for entry in missing if entry.applies}
-    return reasons + [Reason("not_measured", _unmeasured_text(name), name) for name in plan.scope if name not in told]
+    for name in FAMILIES:
+        if name not in told and name in plan.scope:
+            reasons.append(Reason("not_measured", _unmeasured_text(name), name))
+        elif name not in told and name in observable:
+            text = f"{name} was not measured: {OUT_OF_SCOPE}, and the node can see it: {observable[name]}"
+            reasons.append(Reason("not_measured", text, name))
+    return reasons
 
 
 def _unmeasured_text(name: str) -> str:

@@ -11,6 +11,7 @@ from auditor.results import Check, Result, Unit
 
 DASH = "-"
 LEFT_OUT = "no attack of the plan does"
+OUT_OF_SCOPE = "the plan leaves it out of its scope"
 NO_ATTACK = "this version has no attack for it"
 UNDERPOWERED = "under-powered"
 SHORT_FAMILIES = {
@@ -18,6 +19,11 @@ SHORT_FAMILIES = {
     "gradient_only": "gradient",
     "joint_forward_gradient": "joint",
     "accumulated_history": "history",
+    "active_perturbation": "active",
+    "stateful_remote_state": "state",
+    "timing_metadata": "timing",
+    "membership_property": "membership",
+    "response_side": "response",
 }
 _ROWS = {
     "forward_only": "forward rows",

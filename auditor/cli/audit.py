@@ -21,7 +21,10 @@ def command(
     ] = None,
     plan: Annotated[str, typer.Option("--plan", help="default, quick or a TOML file.")] = "default",
     trust: Annotated[Path | None, typer.Option("--trust", help="trust.json: pins who may have signed.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="New folder for audit.json and audit.html.")] = Path("audit"),
+    out: Annotated[Path, typer.Option("--out", help="New folder for audit.json and its views.")] = Path("audit"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an audit that was ended, if --out holds one.")
+    ] = False,
 ) -> None:
     """Attack the bundles under a plan. Exit code 0: pass, 1: fail, 3: inconclusive."""
     from rich.console import Console
@@ -31,17 +34,29 @@ def command(
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report import JSON_FILE, print_summary, write_report
     from auditor.report.files import check_folder
+    from auditor.runlog import RunLog
+    from auditor.store import PARTS_FOLDER, count_parts, remove_parts
 
-    chosen = load_plan(plan)
-    check_folder(out)
+    chosen, log = load_plan(plan), RunLog()
+    check_folder(out, resume=resume)
     try:
         with terminate_like_interrupt(), shown(Console(stderr=True)) as progress:
-            report = run_audit(bundles, key=key, plan=chosen, truth_files=truth or [], trust=trust, progress=progress)
-            result, page = write_report(report, out)
+            report = run_audit(
+                bundles,
+                key=key,
+                plan=chosen,
+                truth_files=truth or [],
+                trust=trust,
+                progress=progress,
+                parts=out / PARTS_FOLDER,
+                log=log,
+            )
+            result, page = write_report(report, out, log.tree())
     except KeyboardInterrupt:
-        written = (out / JSON_FILE).exists()
-        typer.echo(f"auditor: interrupted; {'the result is whole' if written else 'no result was written'}", err=True)
+        done = f"no result was written; {count_parts(out)} finished parts are kept, go on with --resume"
+        typer.echo(f"auditor: interrupted; {'the result is whole' if (out / JSON_FILE).exists() else done}", err=True)
         raise typer.Exit(130) from None
+    remove_parts(out)
     print_summary(report, Console())
     typer.echo(f"result: {result}\npage: {page}")
     raise typer.Exit(report["verdict"]["exit_code"])

@@ -1,4 +1,4 @@
-"""`auditor report`: the page of an audit again, from its result file."""
+"""`auditor report`: the page and the JUnit file of an audit again, from its result file."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ import typer
 
 
 def command(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="audit.json of an audit.", show_default=False)],
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="audit.json of an audit, or its folder.", show_default=False)
+    ],
     *,
-    out: Annotated[Path | None, typer.Option("--out", help="HTML file to write; beside the result by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for audit.html and junit.xml; that of the result by default.")
+    ] = None,
 ) -> None:
-    """Show the summary of a result and write its HTML page."""
+    """Show the summary of a result and write its HTML page and JUnit XML."""
     from rich.console import Console
 
-    from auditor.report import HTML_FILE, print_summary, read_report, render_page
-    from auditor.report.files import replace_text
+    from auditor.report import print_summary, read_report, read_run, result_file, write_views
     from splitwire.errors import RecordingError
 
-    report = read_report(result)
-    page = out or result.with_name(HTML_FILE)
+    file = result_file(result)
+    report = read_report(file)
+    folder = out or file.parent
     try:
-        replace_text(page, render_page(report))
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordingError(
-            f"the page cannot be written to {page}: {error.strerror}", remedy="give another file with --out"
+            f"the page cannot be written to {folder}: {error.strerror}", remedy="give another folder with --out"
         ) from None
+    page = write_views(report, folder, read_run(file))
     print_summary(report, Console())
     typer.echo(f"page: {page}")

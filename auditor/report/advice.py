@@ -34,9 +34,9 @@ _FORWARD_TOKENS = (
     "Forward rows name tokens: put bottleneck, clip_noise and rotation into frame.mechanisms, and raise "
     "frame.clip_noise.noise_multiplier or lower frame.bottleneck.width."
 )
-_NARROWER = (
-    "A pass speaks of the whole scope. Where a family of it does not matter to you, write a plan with auditor plan "
-    "init FILE, take it out of its scope, and audit with --plan FILE: the verdict then speaks of the rest."
+_EVERY_FAMILY = (
+    "A pass needs every family that the bundles show an attacker. Put them into families and scope of the plan "
+    "(auditor plan init FILE writes one with all of them), and record what the others need."
 )
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
@@ -164,4 +164,4 @@ def _plan(report: Tree) -> list[str]:
 def _scope(report: Tree) -> list[str]:
     if not any(reason["kind"] == "not_measured" for reason in report["verdict"]["reasons"]):
         return []
-    return [_NARROWER]
+    return [_EVERY_FAMILY]

@@ -1,9 +1,15 @@
 """Reads and writes the result of an audit. JSON without NaN, schema first.
 
-Each file is written to a temporary name and renamed, the result first: it makes the page again, a page makes no result.
+    audit.json   the result: the same bytes for the same bundles, plan and software
+    run.json     when it ran, for how long, on what machine
+    audit.html   the page
+    junit.xml    the checks as test cases
+
+Each file is written to a temporary name and renamed, the result first: it makes page and test cases again, and they
+make no result.
 
 Refused: a result of another schema; a folder that already holds the result of another audit (a result is not
-overwritten silently).
+overwritten silently), or the parts of an unfinished one that nobody asked to resume.
 """
 
 from __future__ import annotations
@@ -14,38 +20,69 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from auditor.report.junit import render_junit
 from auditor.report.page import render_page
 from auditor.results import SCHEMA
+from auditor.runlog import RUN_SCHEMA
+from auditor.store import count_parts, has_parts
 from splitwire.errors import RecordingError, SettingsError
 
 JSON_FILE = "audit.json"
+RUN_FILE = "run.json"
 HTML_FILE = "audit.html"
+JUNIT_FILE = "junit.xml"
 _NEEDED = ("schema", "verdict", "plan", "captured", "results", "not_measured", "bundles", "notes")
 
 
-def write_report(report: Mapping[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Writes audit.json and audit.html and returns their paths."""
-    check_folder(folder)
-    text = json.dumps(report, allow_nan=False, indent=1) + "\n"
+def write_report(report: Mapping[str, Any], folder: Path, run: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Writes the four files and returns the paths of the result and the page. `run` is the tree of a RunLog."""
+    text = _json(report)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / JSON_FILE, text)
-        replace_text(folder / HTML_FILE, render_page(report))
+        replace_text(folder / RUN_FILE, _json(run))
     except OSError as error:
-        raise RecordingError(
-            f"the report cannot be written to {folder}: {error.strerror}", remedy="give another folder with --out"
-        ) from None
-    return folder / JSON_FILE, folder / HTML_FILE
+        raise _unwritable(folder, error) from None
+    return folder / JSON_FILE, write_views(report, folder, run)
 
 
-def check_folder(folder: Path) -> None:
+def write_views(report: Mapping[str, Any], folder: Path, run: Mapping[str, Any] | None) -> Path:
+    """Writes what the result makes again, and returns the path of the page."""
+    try:
+        replace_text(folder / HTML_FILE, render_page(report, run))
+        replace_text(folder / JUNIT_FILE, render_junit(report))
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return folder / HTML_FILE
+
+
+def check_folder(folder: Path, *, resume: bool = False) -> None:
     """SettingsError when the folder holds a result already or cannot be made: call it before the work."""
     if (folder / JSON_FILE).exists():
         raise SettingsError(f"{folder / JSON_FILE} exists already", remedy="give a new folder with --out")
+    if has_parts(folder) and not resume:
+        raise SettingsError(
+            f"{folder} holds {count_parts(folder)} finished parts of an audit that was ended",
+            remedy="go on with --resume, or give a new folder with --out",
+        )
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         reason = "cannot be written" if there.is_dir() else "is no folder"
         raise SettingsError(f"the report cannot go to {folder}: {there} {reason}", remedy="give a folder with --out")
+
+
+def result_file(path: Path) -> Path:
+    """The result file that a path names: itself, or audit.json in a folder."""
+    return path / JSON_FILE if path.is_dir() else path
+
+
+def read_run(file: Path) -> dict[str, Any] | None:
+    """The run.json beside a result; None when there is none of this version."""
+    try:
+        run = json.loads(file.with_name(RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return run if isinstance(run, dict) and run.get("schema") == RUN_SCHEMA else None
 
 
 def read_report(file: Path) -> dict[str, Any]:
@@ -53,7 +90,7 @@ def read_report(file: Path) -> dict[str, Any]:
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"result {file} cannot be read: {error.strerror}", remedy="check the path") from None
+        raise SettingsError(f"result {file} cannot be read: {error.strerror}", remedy="give an audit.json") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"result {file} is not JSON: {error}", remedy="give an audit.json") from None
     schema = report.get("schema") if isinstance(report, dict) else None
@@ -73,3 +110,13 @@ def replace_text(file: Path, text: str) -> None:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _json(tree: Mapping[str, Any]) -> str:
+    return json.dumps(tree, allow_nan=False, indent=1) + "\n"
+
+
+def _unwritable(folder: Path, error: OSError) -> RecordingError:
+    return RecordingError(
+        f"the report cannot be written to {folder}: {error.strerror}", remedy="give another folder with --out"
+    )

@@ -19,8 +19,8 @@ from auditor.words import show
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
 
 
-def render_page(report: Mapping[str, Any]) -> str:
-    """The page as text."""
+def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> str:
+    """The page as text. `run` is the content of run.json, where it is known."""
     environment = Environment(
         loader=PackageLoader("auditor.report"),
         autoescape=True,
@@ -35,11 +35,12 @@ def render_page(report: Mapping[str, Any]) -> str:
     template = environment.get_template("page.html.j2")
     return template.render(
         report=report,
+        run=run,
         reading=read(report),
         map=svg.support_map(_map(report)),
         map_words=_map_words(_map(report)),
         forests=_forests(report["results"]),
-        results=[_with_plots(result) for result in report["results"]],
+        results=[_with_plots(result, run) for result in report["results"]],
         settings=json.dumps(report["plan"], indent=1),
     )
 
@@ -77,7 +78,7 @@ def _forests(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return plots
 
 
-def _with_plots(result: Mapping[str, Any]) -> dict[str, Any]:
+def _with_plots(result: Mapping[str, Any], run: Mapping[str, Any] | None) -> dict[str, Any]:
     details = result["details"]
     plots = []
     if details.get("norm_histogram"):
@@ -87,4 +88,5 @@ def _with_plots(result: Mapping[str, Any]) -> dict[str, Any]:
     if details.get("arms"):
         plots.append(svg.arms(details))
     numbers = {key: value for key, value in details.items() if isinstance(value, int | float | str)}
-    return {**result, "plots": plots, "numbers": numbers}
+    seconds = (run or {}).get("seconds_by_part", {}).get(f"{result['attack']}/{result['family']}")
+    return {**result, "plots": plots, "numbers": numbers, "seconds": seconds}

@@ -12,7 +12,7 @@ from typing import Any
 
 from auditor.channels import FAMILIES
 from auditor.report.advice import next_steps
-from auditor.words import LEFT_OUT, NO_ATTACK, SHORT_FAMILIES, UNDERPOWERED, show
+from auditor.words import LEFT_OUT, NO_ATTACK, OUT_OF_SCOPE, SHORT_FAMILIES, UNDERPOWERED, show
 
 Tree = Mapping[str, Any]
 _MAX_EVIDENCE_LINES = 6
@@ -130,23 +130,30 @@ def _plan(report: Tree) -> list[str]:
 
 
 def _not_measured(report: Tree, reasons: Sequence[Tree]) -> str:
-    """Families of the scope that nothing measured with what each needs; attacks that could not run, with why."""
+    """Families that nothing measured with what each needs; attacks that could not run, with why."""
     entries = [reason for reason in reasons if reason["kind"] == "not_measured"]
     if not entries:
         return ""
     ran = {result["family"] for result in report["results"]}
     names = len({entry["subject"] for entry in entries} - ran)
-    parts = [f"{names} of {len(report['plan']['settings']['scope'])} families of the scope."] if names else []
+    wanted = {*report["plan"]["settings"]["scope"], *report["observable"]}
+    parts = [f"{names} of {len(wanted)} families."] if names else []
     without = [_need(entry) for entry in entries if NO_ATTACK in entry["text"]]
     left_out = [_need(entry) for entry in entries if LEFT_OUT in entry["text"]]
+    outside = [_seen(entry, report) for entry in entries if OUT_OF_SCOPE in entry["text"]]
     others = [f"{_title(entry['subject'])}: {entry['text']}" for entry in entries if "could not run" in entry["text"]]
     for title, lines in (
+        ("The node can see, and the scope leaves out,", outside),
         ("This version has no attack for", without),
         ("The plan leaves out", left_out),
         ("Not possible:", others),
     ):
         parts += [f"{title} {'; '.join(lines)}."] if lines else []
     return " ".join(parts)
+
+
+def _seen(entry: Tree, report: Tree) -> str:
+    return f"{_title(entry['subject'])} ({report['observable'].get(entry['subject'], 'it can be seen')})"
 
 
 def _need(entry: Tree) -> str:

@@ -1,62 +1,115 @@
-"""The summary of an audit on a terminal."""
+"""The summary of an audit on a terminal: one screen of 80 columns and 24 lines, whatever the audit found.
+
+Verdict, one line a family with its worst check, then what was shown, what is open and what to do, as far as the screen
+goes. What does not fit is counted; the page has all of it.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from auditor.report.numbers import show_interval, show_value
+from auditor.channels import FAMILIES
+from auditor.report.numbers import show_value
 from auditor.report.reading import read, short_family
 from auditor.words import show
 
-_STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+NUM_COLUMNS, NUM_LINES = 80, 22
+"""Two lines of the screen are left to the caller, for the paths."""
+
+_STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow", "not measured": "dim"}
+_SHORT = {"inconclusive": "open", "not measured": "-"}
+_RANK = ("fail", "inconclusive", "pass")
+_MAX_ITEM_LINES = 3
+_FAMILY_COLUMNS, _STATE_COLUMNS = 11, 6
+Line = Text | str
 
 
 def print_summary(report: Mapping[str, Any], console: Console) -> None:
-    """Checks as a table, then the verdict: what was shown, what is open, what nobody looked at, what to do."""
-    console.print(_table(report))
-    verdict, reading = report["verdict"], read(report)
-    state = (verdict["state"].upper(), _STYLES[verdict["state"]])
-    console.print(Text.assemble("\nverdict: ", state, f"  {reading.headline}"))
-    _section(console, "Shown to leak", reading.leaks)
-    _section(console, "Not decided", reading.undecided)
-    _section(console, "Not measured", [reading.not_measured] if reading.not_measured else [])
-    _section(console, "What to do next", reading.steps)
-    _section(console, "Scope", [report["scope"]])
+    """Prints the screen."""
+    for line in summary_lines(report):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _table(report: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("state", no_wrap=True)
-    table.add_column("check")
-    for name in ("value", "bounds", "ceiling"):
-        table.add_column(name, no_wrap=True)
+def summary_lines(report: Mapping[str, Any]) -> list[Line]:
+    """The lines of the screen, none wider than it, none more than it holds."""
+    reading, state = read(report), report["verdict"]["state"]
+    lines: list[Line] = [Text.assemble("verdict: ", (state.upper(), _STYLES[state]))]
+    lines += _wrapped(reading.headline, "", "", 2)
+    lines += [*_families(report)]
+    sections = (
+        ("Shown to leak", reading.leaks),
+        ("What to do next", reading.steps),
+        ("Not decided", reading.undecided),
+        ("Not measured", [reading.not_measured] if reading.not_measured else []),
+    )
+    for place, (title, items) in enumerate(sections):
+        later = sum(1 for _, rest in sections[place + 1 :] if rest)
+        lines += _section(title, items, NUM_LINES - len(lines) - 2 * later)
+    return lines[:NUM_LINES]
+
+
+def _families(report: Mapping[str, Any]) -> list[Line]:
+    """One line a family of the scope, or one that was measured or can be seen."""
+    worst: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+    counts: dict[str, list[str]] = {}
     for result in report["results"]:
         for check in result["checks"]:
-            table.add_row(
-                Text(check["state"], style=_STYLES[check["state"]]),
-                f"{check['metric']} {short_family(result['family'])}",
-                show_value(check, result),
-                show_interval(check),
-                show(check["ceiling"], check["unit"]),
-            )
-    return table
+            family = result["family"]
+            counts.setdefault(family, []).append(check["state"])
+            if family not in worst or _badness(check) > _badness(worst[family][1]):
+                worst[family] = (result, check)
+    wanted = {*report["plan"]["settings"]["scope"], *report["observable"], *worst}
+    names = [name for name in FAMILIES if name in wanted]
+    names += sorted(wanted - set(names))
+    return [_family(name, counts.get(name, []), worst.get(name)) for name in names]
 
 
-def _section(console: Console, title: str, lines: Sequence[str]) -> None:
-    if not lines:
-        return
-    console.print(Text(title, style="bold"))
-    for line in lines:
-        console.print(_item(line))
+def _family(name: str, states: Sequence[str], found: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> Text:
+    state = min(states, key=_RANK.index) if states else "not measured"
+    head = short_family(name)[:_FAMILY_COLUMNS].ljust(_FAMILY_COLUMNS)
+    text = "not measured"
+    if found is not None:
+        result, check = found
+        ceiling = show(check["ceiling"], check["unit"])
+        passed = f"{states.count('pass')} of {len(states)} pass"
+        text = f"{passed}; {check['metric']} {show_value(check, result)}, ceiling {ceiling}"
+    room = NUM_COLUMNS - _FAMILY_COLUMNS - _STATE_COLUMNS - 2
+    shown = _SHORT.get(state, state).ljust(_STATE_COLUMNS)
+    return Text.assemble(f"{head} ", (shown, _STYLES[state]), f" {textwrap.shorten(text, room, placeholder='...')}")
 
 
-def _item(line: str) -> Table:
-    """A hanging indent: a wrapped line must not look like the next one."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_row(" -", Text(line))
-    return grid
+def _badness(check: Mapping[str, Any]) -> tuple[int, float]:
+    """How near to a fail a check is: its state, then its value above the ceiling."""
+    value = check["value"] if check["value"] is not None else check["ceiling"]
+    return -_RANK.index(check["state"]), value - check["ceiling"]
+
+
+def _section(title: str, items: Sequence[str], room: int) -> list[Line]:
+    """A title and as many items as fit; the rest is counted in the title."""
+    if not items or room < 2:
+        return []
+    lines: list[Line] = []
+    shown = 0
+    for item in items:
+        wrapped = _wrapped(item, " - ", "   ", min(_MAX_ITEM_LINES, room - 1 - len(lines)))
+        if not wrapped:
+            break
+        lines += wrapped
+        shown += 1
+    more = f" ({len(items) - shown} more on the page)" if shown < len(items) else ""
+    return [Text.assemble((title, "bold"), more), *lines]
+
+
+def _wrapped(text: str, first: str, rest: str, most: int) -> list[Line]:
+    if most < 1:
+        return []
+    return [
+        *textwrap.wrap(
+            text, NUM_COLUMNS, initial_indent=first, subsequent_indent=rest, max_lines=most, placeholder=" ..."
+        )
+    ]

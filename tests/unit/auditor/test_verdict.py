@@ -18,7 +18,7 @@ WHY = Reason("power", "why")
 def result(state: State, reasons: tuple[Reason, ...] = ()) -> Result:
     check = Check("metric", "pp", 1.0, 0.5, 0.1, 0.9, 0.2, 0.3, state, (), reasons)
     return Result(
-        "attack", "forward_only", "token", "all", "", "", "", 30, 100, 1000, (check,), {}, {}, (FOUND,), {}, (), 0.0
+        "attack", "forward_only", "token", "all", "", "", "", 30, 100, 1000, (check,), {}, {}, (FOUND,), {}, ()
     )
 
 
@@ -59,28 +59,28 @@ def test_there_is_no_pass_without_a_positive_control_that_was_found() -> None:
 
 
 def test_a_pass_needs_everything_and_a_fail_needs_one() -> None:
-    assert decide(SCOPED, [result("pass")], [], []).exit_code == 0
-    assert decide(SCOPED, [result("pass"), result("fail")], [], ["dropped"]).exit_code == 1
-    assert decide(SCOPED, [result("pass")], [], ["dropped"]).exit_code == 3
-    assert decide(SCOPED, [result("inconclusive", (WHY,))], [], []).exit_code == 3
-    assert decide(SCOPED, [], [], []).exit_code == 3
+    assert decide(SCOPED, [result("pass")], [], [], {}).exit_code == 0
+    assert decide(SCOPED, [result("pass"), result("fail")], [], ["dropped"], {}).exit_code == 1
+    assert decide(SCOPED, [result("pass")], [], ["dropped"], {}).exit_code == 3
+    assert decide(SCOPED, [result("inconclusive", (WHY,))], [], [], {}).exit_code == 3
+    assert decide(SCOPED, [], [], [], {}).exit_code == 3
 
 
 def test_a_family_that_could_not_run_counts_and_one_that_does_not_apply_does_not() -> None:
     cannot = NotMeasured("attack", "forward_only", "no truth")
     empty = NotMeasured("attack", "forward_only", "no decoys", applies=False)
-    assert decide(SCOPED, [result("pass")], [cannot], []).state == "inconclusive"
-    assert decide(SCOPED, [result("pass")], [empty], []).state == "pass"
+    assert decide(SCOPED, [result("pass")], [cannot], [], {}).state == "inconclusive"
+    assert decide(SCOPED, [result("pass")], [empty], [], {}).state == "pass"
 
 
 def test_an_underpowered_plan_cannot_pass() -> None:
     plan = Plan(name="cheap", scope=("forward_only",), underpowered=True)
-    assert decide(plan, [result("pass")], [], []).state == "inconclusive"
+    assert decide(plan, [result("pass")], [], [], {}).state == "inconclusive"
 
 
 def test_reasons_name_their_kind_and_subject_and_leaks_come_first() -> None:
     open_check = result("inconclusive", (WHY, Reason("undecided", "wide")))
-    reasons = decide(SCOPED, [open_check, result("fail")], [], ["dropped"]).reasons
+    reasons = decide(SCOPED, [open_check, result("fail")], [], ["dropped"], {}).reasons
     assert [reason.kind for reason in reasons] == ["leak", "evidence", "power", "undecided"]
     assert {r.subject for r in reasons if r.kind != "evidence"} == {"attack/forward_only/metric"}
     assert "0.50 pp, at least +0.10 pp (ceiling +1.00 pp)" in reasons[0].text
@@ -89,12 +89,12 @@ def test_reasons_name_their_kind_and_subject_and_leaks_come_first() -> None:
 def test_the_mark_of_a_plan_is_one_reason_however_many_checks_it_holds_back() -> None:
     plan = Plan(name="cheap", scope=("forward_only",), underpowered=True)
     held = result("inconclusive", (Reason("plan", "marked"),))
-    reasons = decide(plan, [held, held], [], []).reasons
+    reasons = decide(plan, [held, held], [], [], {}).reasons
     assert [(reason.kind, reason.subject) for reason in reasons] == [("plan", "cheap")]
 
 
 def test_a_family_without_an_attack_in_this_version_is_told_from_one_that_the_plan_left_out() -> None:
     plan = Plan(name="x", scope=("forward_only", "response_side"))
-    texts = {reason.subject: reason.text for reason in decide(plan, [], [], []).reasons}
+    texts = {reason.subject: reason.text for reason in decide(plan, [], [], [], {}).reasons}
     assert "no attack of the plan does" in texts["forward_only"]
     assert "this version has no attack for it; it needs returned rows" in texts["response_side"]

@@ -1,0 +1,74 @@
+"""Runs the attacks of a plan one after the other, each on every family that it is for, and keeps what is finished."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from auditor.attacks import ATTACKS
+from auditor.capture import Capture
+from auditor.material import Material
+from auditor.plan import Plan
+from auditor.progress import Progress
+from auditor.results import NotMeasured, Result
+from auditor.runlog import RunLog
+from auditor.scorers import SCORERS
+from auditor.splits import Splits
+from auditor.store import Part, Store
+from auditor.views.base import NotMeasurableError
+from auditor.views.units import mixed_groups, units
+
+_ABOUT_DECOYS = frozenset({"support", "partition", "linkage"})
+
+
+def run_battery(
+    material: Material, plan: Plan, *, store: Store, log: RunLog, progress: Progress
+) -> tuple[list[Result], list[NotMeasured]]:
+    """Results of every (attack, family) of the plan, and those that could not be measured."""
+    parts: list[Part] = []
+    pairs = plan_pairs(plan)
+    for number, (name, family) in enumerate(pairs, start=1):
+        part_name = f"{name}/{family}"
+        kept = store.get(part_name)
+        if kept is not None:
+            parts.append(kept[0])
+            log.add(part_name, kept[1], resumed=True)
+            continue
+        started = time.monotonic()
+        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
+        part = _run(name, family, material, plan, labelled)
+        seconds = time.monotonic() - started
+        parts.append(store.put(part_name, part, seconds))
+        log.add(part_name, seconds)
+    results = [part for part in parts if isinstance(part, Result)]
+    return results, [part for part in parts if isinstance(part, NotMeasured)]
+
+
+def plan_pairs(plan: Plan) -> list[tuple[str, str]]:
+    """Every attack of the plan with every family of the plan that it is for."""
+    return [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
+
+
+def _run(name: str, family: str, material: Material, plan: Plan, progress: Progress) -> Part:
+    attack = ATTACKS[name]
+    try:
+        result = SCORERS[attack.question](attack, material, family, plan, progress)
+    except NotMeasurableError as error:
+        applies = _applies(attack.question, material.capture, material.splits)
+        return NotMeasured(name, family, str(error), applies=applies)
+    return replace(result, plan_hash=plan.hash)
+
+
+def _applies(question: str, capture: Capture, splits: Splits) -> bool:
+    """Whether there is something to find: without decoys there is no partition to hide."""
+    if question not in _ABOUT_DECOYS or not len(capture.rows.real):
+        return True
+    return bool(mixed_groups(units(capture, splits)).any()) or not bool(capture.rows.real.all())
+
+
+def _labelled(progress: Progress, prefix: str) -> Progress:
+    def show(label: str, done: int, total: int) -> None:
+        progress(f"{prefix}: {label}", done, total)
+
+    show("starting", 0, 0)
+    return show
