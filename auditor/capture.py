@@ -28,6 +28,8 @@ from auditor.rows import Rows, RowStore
 from splitwire.v1 import channels_pb2, stack_pb2
 
 NO_DOCUMENT = -1
+STEP_BITS = 20
+"""A group is the number of its step, shifted by so many bits, and below it the number of the frame in the step."""
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -123,6 +125,14 @@ class Capture:
     notes: list[str] = field(default_factory=list)
     num_train_steps: int = 0
     num_backward_steps: int = 0
+    steps: Sequence[tuple[str, int]] = ()
+    """(session hash, step) of every step that joined, in order of crossing."""
+    trains: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Whether that step was in mode TRAIN."""
+
+    def step_of_items(self) -> Integers:
+        """Number in `steps` of every item."""
+        return self.items.group >> STEP_BITS
 
     def close(self) -> None:
         """Lets go of the files on disk."""
@@ -238,7 +248,7 @@ class _Builder:
         step, number = place
         document = primary_document(truth)
         # Units of a gram frame hide within the frame, those of a transformer batch within the batch.
-        group = (step << 20) + number if by_row else step << 20
+        group = (step << STEP_BITS) + number if by_row else step << STEP_BITS
         first = self._forward.append(rows)
         self._items.append([group, first, len(rows), -1, document, by_row, -1])
         self._tables.append(truth | {"forward_norm": row_norms(rows)})
@@ -289,6 +299,8 @@ class _Builder:
             [f"{self._skipped} FORWARD frames of other compute modes are not measured"] if self._skipped else [],
             len(self._train_steps),
             len(self._backward),
+            list(self._steps),
+            np.array([key in self._train_steps for key in self._steps], dtype=bool),
         )
 
     def _row_table(self, items: Items) -> RowTable:

@@ -53,9 +53,13 @@ def command(
 
 
 def _show_head(bundle: Bundle) -> None:
+    from auditor.perturbation import active_line  # keeps --help quick
+
     manifest = bundle.manifest
     state = "complete" if bundle.is_complete else "incomplete (it has no manifest, or wire.mcap was cut off)"
     typer.echo(f"bundle {bundle.folder}: {state}, recorded by {bundle.recorder}")
+    if line := active_line(bundle.settings):
+        typer.echo(line)
     typer.echo(", ".join(f"{name} {version}" for name, version in sorted(bundle.versions.items())))
     if manifest is not None:
         typer.echo(f"from {manifest['created']} to {manifest['closed']}, {manifest['num_dropped']} messages dropped")
@@ -63,7 +67,7 @@ def _show_head(bundle: Bundle) -> None:
 
 
 def _show_snapshots(bundle: SnapshotBundle, *, with_settings: bool) -> None:
-    manifest = bundle.manifest
+    manifest = bundle.head
     state = "complete" if manifest is not None else "incomplete (it has no manifest: its session has not ended)"
     typer.echo(f"snapshots {bundle.folder}: {state}, session {bundle.session_hash}")
     if manifest is not None:

@@ -14,10 +14,11 @@ it did.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,12 +156,45 @@ class SnapshotBundle:
     folder: Path
     session_hash: str
     entries: tuple[SnapshotEntry, ...]
-    manifest: SnapshotManifest | None = field(repr=False)
+    head: SnapshotManifest | None = field(repr=False)
+    problems: list[str] = field(default_factory=list, repr=False)
 
     @property
     def is_complete(self) -> bool:
         """Whether its writer closed it."""
-        return self.manifest is not None
+        return self.head is not None
+
+    @property
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest as plain values, as a wire bundle gives its own."""
+        return None if self.head is None else dataclasses.asdict(self.head)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the node, and `snapshot_every`; empty of a bundle that was cut off."""
+        return {} if self.head is None else {**self.head.settings, "snapshot_every": self.head.every_steps}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Software versions of the node; empty of a bundle that was cut off."""
+        return {} if self.head is None else self.head.versions
+
+    @property
+    def recorder(self) -> str:
+        """Who wrote it."""
+        return "ucn"
+
+    def sessions(self) -> list[str]:
+        """The one session."""
+        return [self.session_hash]
+
+    def messages(self, _hop: Any = None, _session: str | None = None) -> Iterator[Any]:
+        """None: no message of the wire is in it."""
+        return iter(())
+
+    def frames(self, _hop: Any, _session: str | None = None) -> Iterator[Any]:
+        """None."""
+        return iter(())
 
     def tensors(self, entry: SnapshotEntry) -> dict[str, Array]:
         """The tensors of one snapshot. BundleError when the file cannot be read."""

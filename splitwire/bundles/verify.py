@@ -79,7 +79,7 @@ def _verify_snapshots(folder: Path, signers: dict[str, str] | None, report: Veri
     except BundleError as error:
         report.problems.append(str(error))
         return report
-    manifest = bundle.manifest
+    manifest = bundle.head
     if manifest is None:
         report.problems.append(
             f"{MANIFEST_FILE} is missing: the session still runs, or its node was killed. End it to complete them"

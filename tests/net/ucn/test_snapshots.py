@@ -70,9 +70,9 @@ def test_a_session_is_snapshotted_every_few_steps(
     assert {name for name in first if name.startswith("parameter.")} <= set(last)
     assert any((first[name] != last[name]).any() for name in first)
     assert any(name.startswith("optimizer.exp_avg.") for name in last)
-    assert bundle.manifest is not None
-    assert bundle.manifest.stack["stack"] == ("gram" if stack == "gram" else "transformer")
-    assert bundle.manifest.optimizer["beta1"] == pytest.approx(0.9)
+    assert bundle.head is not None
+    assert bundle.head.stack["stack"] == ("gram" if stack == "gram" else "transformer")
+    assert bundle.head.optimizer["beta1"] == pytest.approx(0.9)
 
 
 def test_sessions_that_train_nothing_leave_nothing(

@@ -50,8 +50,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert is_snapshot_bundle(tmp_path / "s")
     assert (bundle.session_hash, bundle.is_complete) == (SESSION, True)
     assert [(entry.optimizer_step, entry.last_step) for entry in bundle.entries] == [(0, 0), (2, 6), (4, 12)]
-    assert bundle.manifest is not None
-    assert bundle.manifest.stack == {"stack": "gram", "width": 8}
+    assert bundle.head is not None
+    assert bundle.head.stack == {"stack": "gram", "width": 8}
     tensors = bundle.tensors(bundle.entries[1])
     assert tensors["parameter.gain"].shape == ()
     assert tensors["parameter.gain"] == 2.0
