@@ -4,32 +4,20 @@ Order matters: texts and what `tln prepare` left, head and tail, the pipeline, t
 then the recording and the session; so the effective defence is settled, shown and recorded before anything crosses.
 The run key is fresh. Of the documents a random share is held out; they are named in the sealed truth as non-members
 and scored by the utility gate under the same defence.
-
-Left behind in train.out: report.json (numbers only, no document and no id) and trusted.safetensors (the private parts
-that were trained, 0600). Both are written at the end, whole or not at all; that they can be written is known before
-anything crosses.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
 
-from splitwire import __version__
 from splitwire.backbone import load_tokenizer
 from splitwire.bundles import WireRecord
-from splitwire.errors import PeerError, RecordingError, SettingsError
-from splitwire.private_files import make_private_folder, replace_private_file
+from splitwire.errors import PeerError, SettingsError
 from tln.adversaries import Adversaries
 from tln.calibration import median_gradient_norm
 from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash
@@ -41,40 +29,20 @@ from tln.ledger import Ledger, RowPrices, reasons_against
 from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
+from tln.report import Report, as_tree
+from tln.results_folder import refuse_used, results_folder, write_results
 from tln.settings import TlnSettings, check_training
 from tln.topology.opening import sessions_of
 from tln.train_settings import TrainSettings
-from tln.trainer import History, Trainer, TrainingText, mean_of_last
+from tln.trainer import Trainer, TrainingText
 from tln.transport import Transport
 from tln.utility import Utility, compare, judge, split_losses
-
-REPORT_FILE = "report.json"
-WEIGHTS_FILE = "trusted.safetensors"
-RUNNING_FILE = ".running"
-SCHEMA_VERSION = 1
 
 Resume = Literal["never", "same_noise", "fresh_noise"]
 
 _POOLED = ("decoys", "mixup")
 _CALIBRATION_SCOPE = "calibration"
 _SET_UP_SCOPE = "set-up"
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run tells. `effective` holds the settings, their hash and the defence in force."""
-
-    effective: dict[str, Any]
-    session_hash: str
-    members: int
-    non_members: int
-    num_trained_parameters: int
-    history: History
-    utility: Utility
-    seconds_a_step: float
-    frames_a_second: float
-    adversaries: dict[str, Any]
-    ledger: dict[str, Any]
 
 
 def finetune(
@@ -95,7 +63,7 @@ def finetune(
     out = Path(settings.train.out)
     saved = None if resume == "never" else read_checkpoint(out)
     if saved is None:
-        _refuse_used(out)
+        refuse_used(out)
     run_key = RunKey.generate() if saved is None else saved.run_key
     texts = load_texts(settings.model, settings.corpus, load_tokenizer(settings.model))
     dependencies = dependencies_of(settings.model, texts)
@@ -108,7 +76,7 @@ def finetune(
     )
     _check_pools(settings, texts, len(membership.train))
     with (
-        _results_folder(out),
+        results_folder(out),
         _checkpoints(settings.train, run_key, hashed, saved, resume) as checkpoints,
         connect(
             settings,
@@ -127,7 +95,7 @@ def finetune(
         keep = _begin(checkpoints, connected, trainer, saved)
         ledger = _ledger(settings, connected, trainer, len(texts.private.ids), is_resumed=saved is not None)
         report = _run(settings, connected, trainer, texts, prepared, membership, progress, keep=keep, ledger=ledger)
-        _write(out, report, connected.model)
+        write_results(out, as_tree(report), connected.model)
         refusal = _save_remotely(settings.train, connected.model)
         if checkpoints is not None:
             checkpoints.end(connected.model.crossing)
@@ -340,47 +308,6 @@ def _documents(blocks: Blocks, membership: Membership) -> list[dict[str, Any]]:
     ]
 
 
-def _refuse_used(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(
-            f"train.out {folder} is not empty", remedy="name a new folder; results are never written over"
-        )
-
-
-@contextmanager
-def _results_folder(folder: Path) -> Iterator[Path]:
-    """The folder, made before the work that is to be kept in it, and this run's alone until it ends.
-
-    The lock on a marker keeps a second run out, and goes with the process. When the work fails the folder goes again,
-    unless results or a checkpoint are in it.
-    """
-    make_private_folder(folder)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise SettingsError(f"train.out {folder} cannot be written", remedy="name a new folder, or change its owner")
-    marker = folder / RUNNING_FILE
-    lock = os.open(marker, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise SettingsError(
-            f"train.out {folder} belongs to a run that has not ended", remedy="name a new folder, or wait"
-        ) from None
-    try:
-        yield folder
-    except BaseException:
-        _release(marker, lock)
-        with suppress(OSError):  # stays when results are in it
-            folder.rmdir()
-        raise
-    _release(marker, lock)
-
-
-def _release(marker: Path, lock: int) -> None:
-    marker.unlink(missing_ok=True)
-    os.close(lock)
-
-
 def _save_remotely(settings: TrainSettings, model: SplitModelForCausalLM) -> PeerError | None:
     """After the results of this node are kept. A refusal is given, so that the recording still ends whole."""
     if settings.remote_checkpoint:
@@ -390,46 +317,3 @@ def _save_remotely(settings: TrainSettings, model: SplitModelForCausalLM) -> Pee
             error.message += f"; what this node trained is in {settings.out}"
             return error
     return None
-
-
-def _write(folder: Path, report: Report, model: SplitModelForCausalLM) -> None:
-    trained = {
-        name: parameter.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and parameter.numel()
-    }
-    text = json.dumps(as_tree(report), indent=2, allow_nan=False)
-    try:
-        if trained:
-            replace_private_file(folder / WEIGHTS_FILE, safetensors.torch.save(trained))
-        replace_private_file(folder / REPORT_FILE, text.encode("ascii"))
-    except OSError as error:
-        raise RecordingError(
-            f"the results cannot be written to {folder}: {error.strerror}", remedy="free the disk and train again"
-        ) from None
-
-
-def as_tree(report: Report) -> dict[str, Any]:
-    """The report as versioned plain values."""
-    history = report.history
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "software_version": __version__,
-        **report.effective,
-        "session_hash": report.session_hash,
-        "num_member_documents": report.members,
-        "num_non_member_documents": report.non_members,
-        "num_trained_parameters": report.num_trained_parameters,
-        "utility": dataclasses.asdict(report.utility),
-        "first_loss": history.loss[0],
-        "final_loss": mean_of_last(history.loss),
-        "loss_by_step": history.loss,
-        "public_loss_by_step": history.public_loss,
-        "distillation_by_step": history.distillation,
-        "cross_entropy_by_step": history.cross_entropy,
-        "train_seconds": history.seconds,
-        "seconds_a_step": report.seconds_a_step,
-        "frames_a_second": report.frames_a_second,
-        "adversaries": report.adversaries,
-        "ledger": report.ledger,
-    }

@@ -25,9 +25,9 @@ import pytest
 
 from splitwire.settings import build
 from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
-from tln.finetune import REPORT_FILE, WEIGHTS_FILE
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
+from tln.results_folder import REPORT_FILE, WEIGHTS_FILE
 from tln.settings import TlnSettings
 
 BIN = Path(sys.executable).parent

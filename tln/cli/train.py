@@ -16,7 +16,8 @@ from splitwire.errors import SettingsError
 from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings, show_settings
 
 if TYPE_CHECKING:
-    from tln.finetune import Report, Resume
+    from tln.finetune import Resume
+    from tln.report import Report
     from tln.settings import TlnSettings
 
 

@@ -20,11 +20,13 @@ from splitwire.sealing import load_sealing_private_key, open_sealed, write_audit
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
-from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, finetune
+from tln.finetune import finetune
 from tln.keys import FrameKeys, RunKey
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.recording import RUN_KEY_FILE
+from tln.report import Report
+from tln.results_folder import REPORT_FILE, WEIGHTS_FILE
 from tln.settings import TlnSettings
 
 MARKER = "quokka-marker-2718"
@@ -349,7 +351,7 @@ def test_a_full_disk_under_the_results_is_one_message(
     def full(_path: Path, _content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tln.finetune.replace_private_file", full)
+    monkeypatch.setattr("tln.results_folder.replace_private_file", full)
     with pytest.raises(RecordingError, match="No space left on device"):
         finetune(settings, NoProgress(), lambda _: None)
     assert not Path(settings.train.out).exists()

@@ -21,12 +21,14 @@ from splitwire.v1 import channels_pb2
 from tln.adversaries import AdversarySettings
 from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
 from tln.context import NO_DOCUMENT
-from tln.finetune import REPORT_FILE, WEIGHTS_FILE, Report, Resume, finetune
+from tln.finetune import Resume, finetune
 from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.mixup import MixupSettings
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.replay import replay as replay_bundle
+from tln.report import Report
+from tln.results_folder import REPORT_FILE, WEIGHTS_FILE
 from tln.settings import TlnSettings
 
 FORWARD = channels_pb2.HOP_FORWARD

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from splitwire.errors import SettingsError
-from tln.finetune import _results_folder
+from tln.results_folder import results_folder
 
 
 def test_a_second_run_is_refused_and_leaves_the_first_one_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with _results_folder(folder):
-        with pytest.raises(SettingsError, match="has not ended"), _results_folder(folder):
+    with results_folder(folder):
+        with pytest.raises(SettingsError, match="has not ended"), results_folder(folder):
             pytest.fail("two runs in one folder")
         (folder / "report.json").write_text("{}")
     assert [path.name for path in folder.iterdir()] == ["report.json"]
@@ -21,9 +21,9 @@ def test_a_second_run_is_refused_and_leaves_the_first_one_its_folder(tmp_path: P
 
 def test_a_run_that_fails_leaves_no_folder_unless_results_are_in_it(tmp_path: Path) -> None:
     empty, kept = tmp_path / "empty", tmp_path / "kept"
-    with pytest.raises(ValueError, match="broken"), _results_folder(empty):
+    with pytest.raises(ValueError, match="broken"), results_folder(empty):
         raise ValueError("broken")
-    with pytest.raises(FileExistsError), _results_folder(kept):  # noqa: PT012 - a run that fails after its results
+    with pytest.raises(FileExistsError), results_folder(kept):  # noqa: PT012 - a run that fails after its results
         (kept / "report.json").write_text("{}")
         (kept / "report.json").touch(exist_ok=False)
     assert not empty.exists()
