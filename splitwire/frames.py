@@ -124,7 +124,7 @@ def encode_frame(
     tensor = tensor.detach()
     check_shape(tensor.shape)
     check_finite(tensor, header)
-    payload = _payload(header.dtype, tensor, grid_scale)
+    payload = encode_payload(header.dtype, tensor, grid_scale)
     first = stack_pb2.Frame(header=header)
     first.header.shape[:] = tensor.shape
     first.header.total_bytes = len(payload)
@@ -149,7 +149,8 @@ def check_finite(tensor: torch.Tensor, header: stack_pb2.FrameHeader) -> None:
         )
 
 
-def _payload(dtype: stack_pb2.WireDtype, tensor: torch.Tensor, grid_scale: float) -> memoryview:
+def encode_payload(dtype: stack_pb2.WireDtype, tensor: torch.Tensor, grid_scale: float = 0.0) -> memoryview:
+    """The payload of a tensor [..., D] in this dtype; `grid_scale` as in `encode_frame`."""
     if dtype not in _TORCH_DTYPES:
         raise FrameError(f"wire dtype {dtype} is unknown", remedy="use fp32, bf16, fp16 or int8")
     if dtype == stack_pb2.WIRE_DTYPE_INT8_ROW:

@@ -39,6 +39,9 @@ AUDITOR_FLOOR = Metric("auditor_floor_pp", "gauge", "What a constant guesser rea
 AUDITOR_PARTITION_AUC = Metric("auditor_partition_auc_ratio", "gauge", "AUC of telling real rows from decoys.")
 AUDITOR_VERDICT = Metric("auditor_verdict", "gauge", "1 for the state of the last verdict, else 0.", ("state",))
 AUDITOR_TAP_DROPPED = Metric("auditor_tap_dropped_total", "counter", "Messages that the tap did not record.")
+AUDITOR_TAP_PERTURBED = Metric(
+    "auditor_tap_perturbed_total", "counter", "Returned frames that an active tap changed; 0 for a passive one."
+)
 AUDITOR_LAST_RUN = Metric(
     "auditor_last_run_timestamp_seconds", "gauge", "When the last audit ended. Alert when it is old."
 )
@@ -55,6 +58,7 @@ ALL = (
     AUDITOR_PARTITION_AUC,
     AUDITOR_VERDICT,
     AUDITOR_TAP_DROPPED,
+    AUDITOR_TAP_PERTURBED,
     AUDITOR_LAST_RUN,
 )
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from splitwire.bundles import VerifyReport, verify_bundle
+from auditor.perturbation import active_line
+from splitwire.bundles import VerifyReport, open_bundle, verify_bundle
 from splitwire.errors import BundleError
 
 
@@ -20,13 +21,21 @@ def command(
 ) -> None:
     """Check manifest, signature, the hash of every file, checksums, counts and drops. Exit code 4 on any problem."""
     report = verify_bundle(bundle, trust)
-    for line in _lines(report):
+    for line in [*_active(bundle, report), *_lines(report)]:
         typer.echo(line)
     if not report.is_good:
         for problem in report.problems:
             typer.echo(f"problem: {problem}", err=True)
         raise typer.Exit(BundleError.exit_code)
     typer.echo("no problem found")
+
+
+def _active(folder: Path, report: VerifyReport) -> list[str]:
+    """What is told of a bundle of an active tap, where the bundle can be read."""
+    if not report.counts:
+        return []
+    line = active_line(open_bundle(folder).settings)
+    return [line] if line else []
 
 
 def _lines(report: VerifyReport) -> list[str]:

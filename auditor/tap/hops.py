@@ -19,6 +19,7 @@ FRAME_FIELD = 2
 HEADER_FIELD = 1
 HOP_FIELD = 1
 SESSION_FIELD = 1
+DATA_FIELD = 3
 
 _TENSOR_HOPS: dict[int, channels_pb2.Hop] = {
     hop: hop
@@ -62,6 +63,19 @@ class HopReader:
                     _number(message, header_start, header_end, HOP_FIELD), channels_pb2.HOP_CONTROL
                 )
         return self._hop
+
+
+def data_extent(message: bytes) -> tuple[int, int]:
+    """Where the piece of the payload lies in a message that carries part of a frame; ValueError where there is none."""
+    field, start, end = _last_submessage(message)
+    pieces = [
+        (piece_start, piece_end)
+        for number, wire_type, piece_start, piece_end in _fields(message, start, end)
+        if number == DATA_FIELD and wire_type == _LENGTH
+    ]
+    if field != FRAME_FIELD or not pieces:
+        raise ValueError("data")
+    return pieces[-1]
 
 
 def _last_submessage(message: bytes) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ class TapMetrics:
         self.dropped = metrics.counter(metrics.AUDITOR_TAP_DROPPED, self.registry)
         self.active = Gauge("auditor_tap_calls_active", "Calls that are running.", registry=self.registry)
         self.failed = Gauge("auditor_tap_recording_failed", "1 when the bundle is lost.", registry=self.registry)
+        self.perturbed = metrics.counter(metrics.AUDITOR_TAP_PERTURBED, self.registry)
         self._wire_bytes = metrics.counter(metrics.WIRE_BYTES, self.registry)
         self._handled = metrics.counter(metrics.RPC_HANDLED, self.registry)
 

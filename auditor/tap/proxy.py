@@ -7,6 +7,9 @@ that does not read stops the tap from reading the other one; never more than one
 
 A message that was handed to gRPC is recorded even when the write then failed: its bytes may have crossed.
 
+An active tap (auditor/tap/rewriting.py) holds a returned frame until it is whole and passes on another payload; what is
+recorded is what the trusted node received.
+
 Refused: peers that are not on the allow-list, and methods outside the contract and the health service, because their
 bytes would cross without being recorded. An unexpected error reaches the peer as a fixed text.
 """
@@ -25,6 +28,7 @@ import grpc.aio
 
 from auditor.tap.metrics import TapMetrics
 from auditor.tap.observer import CallObserver, Seen, Sink
+from auditor.tap.rewriting import PassThrough, Rewriter
 from auditor.tap.upstream import Upstream
 from splitwire import wire
 from splitwire.errors import AuthError, PeerError, UnavailableError
@@ -52,12 +56,23 @@ class Ending:
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
     """Serves every method of the contract by calling it upstream. Belongs to one event loop."""
 
-    def __init__(self, upstream: Upstream, sink: Sink, metrics: TapMetrics, allowed: frozenset[str] | None) -> None:
-        """`allowed` are the names that may connect; None for plaintext on loopback, where nobody has a name."""
+    def __init__(
+        self,
+        upstream: Upstream,
+        sink: Sink,
+        metrics: TapMetrics,
+        allowed: frozenset[str] | None,
+        rewriter: Callable[[], Rewriter] = PassThrough,
+    ) -> None:
+        """`allowed` are the names that may connect; None for plaintext on loopback, where nobody has a name.
+
+        `rewriter` makes what changes the responses of one exchange stream.
+        """
         self._upstream = upstream
         self._sink = sink
         self._metrics = metrics
         self._allowed = allowed
+        self._rewriter = rewriter
         self._running: set[Any] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,9 +162,10 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         )
         self._running.add(call)
         self._idle.clear()
-        pump = asyncio.create_task(_pump_requests(requests, call, observer))
+        rewriter = self._rewriter() if method == wire.EXCHANGE else PassThrough()
+        pump = asyncio.create_task(_pump_requests(requests, call, observer, rewriter))
         try:
-            return await _pump_responses(call, context, observer)
+            return await _pump_responses(call, context, observer, rewriter)
         except asyncio.CancelledError:
             if self._draining and not _task_is_cancelled():
                 raise _draining() from None
@@ -164,9 +180,10 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
                 self._idle.set()
 
 
-async def _pump_requests(requests: Any, call: Any, observer: CallObserver) -> None:
+async def _pump_requests(requests: Any, call: Any, observer: CallObserver, rewriter: Rewriter) -> None:
     """Trusted node to untrusted node, until the former half-closes or the call is over."""
     async for message in requests:
+        rewriter.request(message)
         try:
             await _pass_on(message, call.write, observer.request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -174,14 +191,17 @@ async def _pump_requests(requests: Any, call: Any, observer: CallObserver) -> No
     await call.done_writing()
 
 
-async def _pump_responses(call: Any, context: Any, observer: CallObserver) -> Ending:
+async def _pump_responses(call: Any, context: Any, observer: CallObserver, rewriter: Rewriter) -> Ending:
     """Untrusted node to trusted node, until the former ends the call; how it ended."""
     try:
         initial = _passed_on(await call.initial_metadata())
         if initial:
             await context.send_initial_metadata(initial)
         async for message in call:
-            await _pass_on(message, context.write, observer.response)
+            for changed in rewriter.response(message):
+                await _pass_on(changed, context.write, observer.response)
+        for held in rewriter.rest():
+            await _pass_on(held, context.write, observer.response)
     except grpc.aio.AioRpcError as error:
         return Ending(error.code(), error.details() or "", _passed_on(error.trailing_metadata()))
     return Ending(grpc.StatusCode.OK, await call.details() or "", _passed_on(await call.trailing_metadata()))

@@ -15,9 +15,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from auditor.perturbation import ACTIVE_RECORDER
 from auditor.tap.metrics import TapMetrics
 from auditor.tap.proxy import Proxy
 from auditor.tap.recording import Recording
+from auditor.tap.rewriting import PassThrough, Perturber, Rewriter
 from auditor.tap.settings import TapSettings
 from auditor.tap.upstream import MESSAGE_OPTIONS, Upstream
 from splitwire import wire
@@ -80,15 +82,18 @@ class Tap:
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         address = _bind(server, settings)
         stop_metrics = serve_metrics(settings.metrics.listen, metrics.registry) if settings.metrics.listen else None
-        writer = BundleWriter(settings.out, recorder=RECORDER_NAME, settings=to_tree(settings), signing_key=key)
+        recorder_name = ACTIVE_RECORDER if settings.perturb.is_active else RECORDER_NAME
+        writer = BundleWriter(settings.out, recorder=recorder_name, settings=to_tree(settings), signing_key=key)
         recorder = Recorder(writer, max_queue_bytes=settings.max_queue_bytes, when_full=settings.when_full)
         recording = Recording(recorder, metrics, wait=settings.when_full == "wait")
         allowed = None if settings.insecure_loopback else frozenset(settings.allowed_names)
-        proxy = Proxy(upstream, recording, metrics, allowed)
+        proxy = Proxy(upstream, recording, metrics, allowed, lambda: _rewriter(settings, metrics))
         server.add_generic_rpc_handlers([proxy])
         tap = cls(settings, metrics, address, server, proxy, upstream, recording, stop_metrics)
         recording.on_failure = tap._recording_failed
         await server.start()
+        if settings.perturb.is_active:
+            _log.warning("ACTIVE tap: it changes what the untrusted node returns", how=settings.perturb.describe())
         _log.info("tap listens", address=address, upstream=settings.upstream, out=str(settings.out))
         return tap
 
@@ -112,6 +117,11 @@ class Tap:
         if self.settings.when_failed == "stop":
             self.stopping.set()
             self.cut()
+
+
+def _rewriter(settings: TapSettings, metrics: TapMetrics) -> Rewriter:
+    """What changes the responses of one exchange stream."""
+    return Perturber(settings.perturb, metrics.perturbed.inc) if settings.perturb.is_active else PassThrough()
 
 
 def _bind(server: Any, settings: TapSettings) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from auditor.perturbation import PerturbSettings
 from splitwire.errors import SettingsError
 from splitwire.pki import TLN_NAME
 from splitwire.tls import TlsFiles, check_insecure_address, split_address
@@ -50,6 +51,7 @@ class TapSettings:
     drain_seconds: Annotated[float, Field(ge=0)] = 30.0
     """How long running calls may take to end after SIGTERM; a second SIGTERM ends them at once."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    perturb: PerturbSettings = field(default_factory=PerturbSettings)
 
     def check(self) -> None:
         """SettingsError or PkiError naming the first setting with which the tap cannot run."""
@@ -61,6 +63,7 @@ class TapSettings:
                 check_insecure_address(value)
         if self.metrics.listen:
             split_address(self.metrics.listen)
+        self.perturb.check()
         if self.out == Path():
             raise SettingsError("out is not set", remedy="name a new folder for the bundle, --out DIR")
         if self.tls is None and not self.insecure_loopback:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from auditor.perturbation import PerturbSettings, Schedule, perturbation_of
 from auditor.tap import Tap, TapSettings
 from splitwire.bundles import WireRecord, open_bundle, verify_bundle
 from splitwire.tls import TlsFiles
@@ -52,9 +54,9 @@ def start_tap(
     """start_tap(node, listen=...) -> a tap in front of a node."""
     taps: list[RunningTap] = []
 
-    def start(node: Any, listen: str = "127.0.0.1:0") -> RunningTap:
+    def start(node: Any, listen: str = "127.0.0.1:0", **changes: Any) -> RunningTap:
         out = tmp_path / f"bundle{len(taps)}"
-        settings = TapSettings(listen=listen, upstream=node.settings.listen, out=out, tls=pki["tap"])
+        settings = TapSettings(listen=listen, upstream=node.settings.listen, out=out, tls=pki["tap"], **changes)
         taps.append(RunningTap(loop, settings))
         return taps[-1]
 
@@ -141,3 +143,37 @@ def test_generation_through_the_tap_is_identical(
     tapped = connect(node, address=tap.settings.listen).split_model().generate(batch, **options)
     direct = connect(node).split_model().generate(batch, **options)
     assert torch.equal(tapped, direct)
+
+
+def test_an_active_tap_changes_the_scheduled_frames_and_no_other_and_training_survives(
+    start_node: Callable[..., Any], connect: Callable[..., Any], start_tap: Callable[..., Any], batch: torch.Tensor
+) -> None:
+    node = start_node()
+    perturb = PerturbSettings(mode="direction", amplitude=0.3, every=2, seed=4)
+    tap, passive = start_tap(node, perturb=perturb), start_tap(node)
+    stack = StackSettings(trainable="full")
+    link = connect(node, "training", stack, address=tap.settings.listen)
+    losses = _train(link, batch, 8)
+    assert all(math.isfinite(loss) for loss in losses)
+    link.transport.close()
+    honest = connect(node, "training", stack, address=passive.settings.listen)
+    _train(honest, batch, 1)
+    honest.transport.close()
+    tap.stop()
+    passive.stop()
+    bundle = open_bundle(tap.settings.out)
+    assert bundle.recorder == "active-tap"
+    assert perturbation_of(bundle.settings) == perturb
+    assert verify_bundle(tap.settings.out).problems == []
+    schedule, (session,) = Schedule(perturb), bundle.sessions()
+    frames = {frame.header.step: frame for frame in bundle.frames(channels_pb2.HOP_RETURN)}
+    amplitudes = [schedule.amplitude(session, step, channels_pb2.HOP_RETURN) for step in frames]
+    assert len(frames) == 8
+    assert 0 < sum(amplitude > 0 for amplitude in amplitudes) < 8
+    # The first step computes the same in both sessions, so the unperturbed bytes are known.
+    untouched = next(iter(open_bundle(passive.settings.out).frames(channels_pb2.HOP_RETURN))).tensor
+    first = next(iter(frames.values()))
+    expected = untouched + amplitudes[0] * untouched.norm(dim=-1, keepdim=True) * torch.from_numpy(
+        schedule.directions(session, first.header.step, channels_pb2.HOP_RETURN, untouched.shape)
+    )
+    torch.testing.assert_close(first.tensor, expected)
