@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
-from ucn.stacks.gram import GramNetwork
 
 NUM_FRAMES = 2
 

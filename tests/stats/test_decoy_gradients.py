@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from auditor.attacks.row_norm import RowNorm
 from auditor.progress import silent
 from auditor.views.units import UnitView
+from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
 from tln.batches import demand_of, make_batch
 from tln.calibration import local_gradient
@@ -32,7 +33,6 @@ from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.matched_gradient import MatchedGradient
 from tln.pipeline import FramePipeline, FrameSettings, build_pipeline
-from ucn.stacks.gram import GramNetwork
 
 pytestmark = pytest.mark.stats
 

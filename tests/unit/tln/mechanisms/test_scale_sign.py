@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from splitwire.errors import SettingsError
+from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
 from tln.context import ProtectedFrame, StepContext
 from tln.keys import FrameKeys
@@ -15,7 +16,6 @@ from tln.mechanisms import MechanismInputs
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.scale_sign import ScaleSign, ScaleSignSettings, check_surrogate
 from tln.pipeline import FrameSettings, build_pipeline, check_frame
-from ucn.stacks.gram import GramNetwork
 
 ROWS = torch.randn(3, 40, 16, generator=torch.Generator().manual_seed(5))
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from splitwire.errors import FrameError, LimitError, StateError
+from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
 from ucn.stacks import ForwardCall, StackLimits, open_stack
-from ucn.stacks.gram import GramNetwork, own_generator
+from ucn.stacks.gram import own_generator
 
 RequestFor = Callable[..., stack_pb2.OpenSessionRequest]
 
