@@ -126,6 +126,19 @@ class CalibrationSettings:
 
 
 @dataclass(frozen=True)
+class ResponseSettings:
+    """Attacks on returned rows with the public model."""
+
+    source: str = ""
+    """The public model: a local folder, a .gguf file, a hub id or the embedded model's name. Empty: what the bundle or
+    the truth names, when it lies on this machine, else the embedded model; its fingerprint has to match."""
+    revision: str = ""
+    """Branch, tag or commit of a hub id."""
+    max_frames: Count = 1000
+    """Frames or sequences of the view; beyond it they are sampled evenly, and the result says so."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that an audit decides beforehand."""
 
@@ -150,6 +163,7 @@ class Plan:
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    response: ResponseSettings = field(default_factory=ResponseSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
 
     @property

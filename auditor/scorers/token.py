@@ -26,7 +26,8 @@ from auditor.material import Material
 from auditor.plan import Plan, ProbeSettings
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
-from auditor.scorers.arms import ArmReading, TokenScore, arm_values, cross_entropy, read_arms, score_arms
+from auditor.scorers.arms import ArmReading, TokenScore, arm_values, cross_entropy, score_arms
+from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
 from auditor.splits import SELECT, TEST
 from auditor.statistics.effects import PairedEffect
@@ -35,10 +36,8 @@ from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.words import show
-from auditor.workers import Job, run_jobs
 
 _TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
-_STEPS = 1000  # of a bar
 _CONTROL_PROBE = "coordinate_plus_invariants"
 
 _LARGEST_EFFECT_PP = 100.0
@@ -257,15 +256,7 @@ def _fit_all(
         sets.append(attack.run(*task, progress))
     if not sets[0]:
         raise NotMeasurableError("the plan has no probe")
-    fits: list[Job] = [arm.fit for arms in sets for arm in arms]
-    label = f"fitting {len(fits)} arms"
-    run_jobs(fits, lambda share: progress(label, round(_STEPS * share), _STEPS))
-    readings = []
-    for number, arms in enumerate(sets):
-        progress("reading arms", number, len(sets))
-        readings.append(read_arms(arms, key))
-    progress("scoring", 0, 0)
-    real, twin, control = readings
+    real, twin, control = fit_and_read(sets, key, progress)
     return real, twin, control
 
 
