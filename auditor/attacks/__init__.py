@@ -6,6 +6,7 @@ An attack answers one question, and the question decides which view it is given 
     partition   a score a unit, higher for real ones       (auditor/scorers/partition.py)
     linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
+    response    the same, from returned rows                (auditor/scorers/response.py)
 
 A new attack is one file and one row here.
 """
@@ -14,12 +15,26 @@ from __future__ import annotations
 
 from auditor.attacks.base import Attack
 from auditor.attacks.gradient_support import GradientSupport
+from auditor.attacks.latent_matching import LatentMatching
 from auditor.attacks.latent_probe import LatentProbe
+from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.linkage import Linkage
+from auditor.attacks.model_completion import ModelCompletion
+from auditor.attacks.nearest_centroid import NearestCentroid
 from auditor.attacks.row_norm import RowNorm
 
 ATTACKS: dict[str, Attack] = {
-    attack.name: attack for attack in (GradientSupport(), RowNorm(), Linkage(), LatentProbe())
+    attack.name: attack
+    for attack in (
+        GradientSupport(),
+        RowNorm(),
+        Linkage(),
+        LatentProbe(),
+        LinearProbe(),
+        NearestCentroid(),
+        LatentMatching(),
+        ModelCompletion(),
+    )
 }
 
 __all__ = ["ATTACKS", "Attack"]
