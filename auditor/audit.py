@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import splitwire
+from auditor.active import part_active
 from auditor.battery import run_battery
-from auditor.capture import Capture, FrameSource, TruthSource, read_capture
+from auditor.capture import Capture, read_capture
 from auditor.channels import RESPONSE_SIDE
 from auditor.duplicates import duplicate_problems
 from auditor.evidence import Evidence, evidence_digests, open_evidence
@@ -56,8 +57,8 @@ def run_audit(
 
 
 def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progress: Progress) -> dict[str, Any]:
-    sources: Sequence[FrameSource] = evidence.bundles
-    truths: Sequence[TruthSource] = evidence.truths
+    parted = part_active(evidence.bundles, evidence.truths)
+    sources, truths = parted.sources, parted.truths
     with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
         capture = read_capture(
             sources,
@@ -72,12 +73,12 @@ def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progres
             splits = split_capture(capture, plan.split)
             problems = [*evidence.problems, *capture.problems, *duplicate_problems(capture, splits)]
             with one_thread_a_job():
-                material = Material(capture, splits, sources, truths)
+                material = Material(capture, splits, sources, truths, parted.active)
                 results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
             captured = _captured(capture, splits)
         finally:
             capture.close()
-    seen = observable(sources, truths)
+    seen = observable(evidence.bundles, evidence.truths)
     tree = {
         "schema": SCHEMA,
         "verdict": decide(plan, results, missing, problems, seen),
@@ -89,7 +90,7 @@ def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progres
         "captured": captured,
         "results": results,
         "not_measured": missing,
-        "notes": [*evidence.notes, *capture.notes],
+        "notes": [*evidence.notes, *parted.notes, *capture.notes],
     }
     return dict(plain(tree))
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from auditor.active import ActiveEvidence
 from auditor.capture import Capture, FrameSource, TruthSource
 from auditor.splits import Splits
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The joined capture and its split, and the opened bundles and truths for what a capture does not hold."""
+    """The joined capture and its split, and the opened bundles and truths for what a capture does not hold.
+
+    `active` is what an active tap recorded; none of it is in the rest.
+    """
 
     capture: Capture
     splits: Splits
     sources: Sequence[FrameSource]
     truths: Sequence[TruthSource]
+    active: ActiveEvidence = field(default_factory=lambda: ActiveEvidence((), (), {}))

@@ -34,6 +34,7 @@ from auditor.channels import (
     STATEFUL_REMOTE_STATE,
     TIMING_METADATA,
 )
+from auditor.perturbation import perturbation_of
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
 
@@ -65,7 +66,7 @@ def has_snapshots(source: FrameSource) -> bool:
 
 def is_perturbed(source: FrameSource) -> bool:
     """Whether a bundle was recorded by the active tap."""
-    return bool(getattr(source, "settings", {}).get("perturb"))
+    return perturbation_of(getattr(source, "settings", {})).is_active
 
 
 def _count(sources: Sequence[FrameSource]) -> Counter[str]:
