@@ -19,6 +19,7 @@ from auditor.statistics.clusters import FloatArray
 
 FEWEST_CLUSTERS = 5
 _SMALLEST_SHARE = 1e-3  # of the standard error: a replicate below it would give an infinite t
+_CHUNK = 256  # replicates drawn at a time
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,13 @@ class Bounds:
 
 def draw_weights(num_clusters: int, repetitions: int, generator: np.random.Generator) -> FloatArray:
     """How often each cluster is drawn in each replicate [repetitions, C]."""
-    shares = np.full(num_clusters, 1 / num_clusters)
-    return generator.multinomial(num_clusters, shares, size=repetitions).astype(np.float64)
+    weights_BC = np.empty((repetitions, num_clusters))
+    for start in range(0, repetitions, _CHUNK):
+        block_BC = weights_BC[start : start + _CHUNK]
+        drawn_BC = generator.integers(num_clusters, size=block_BC.shape)
+        drawn_BC += num_clusters * np.arange(len(block_BC))[:, None]
+        block_BC[:] = np.bincount(drawn_BC.reshape(-1), minlength=block_BC.size).reshape(block_BC.shape)
+    return weights_BC
 
 
 def ratio_standard_error(numerators_KC: FloatArray, denominators_KC: FloatArray) -> FloatArray:

@@ -54,6 +54,17 @@ def correlation(values: FloatArray, clusters: IntArray) -> Correlation:
     return Correlation(icc, 1 + (float((sizes**2).sum()) / total - 1) * icc, num_clusters)
 
 
+def cautious_design_effect(hits: FloatArray, clusters: IntArray) -> float:
+    """The design effect of hits (0 or 1) [rows], for an upper bound.
+
+    Without a hit, or without a miss, nothing tells how rows of a cluster are correlated: they then count as one trial.
+    """
+    if hits.min() < hits.max():
+        return correlation(hits, clusters).design_effect
+    sizes = np.unique(clusters, return_counts=True)[1].astype(np.float64)
+    return float((sizes**2).sum() / sizes.sum())
+
+
 def merge_clusters(index: NDArray[np.int64], num_clusters: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """At most `limit` clusters, by joining whole ones: valid, a little conservative, and bounded in cost."""
     if num_clusters <= limit:
