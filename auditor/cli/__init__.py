@@ -9,7 +9,7 @@ app = application(
     "auditor",
     "Capture what an untrusted node can see, attack it, and say whether it may be sent.",
     __name__,
-    ("audit", "gate", "plan", "report", "tap", "verify", "inspect", "keygen"),
+    ("audit", "gate", "plan", "report", "diff", "tap", "watch", "verify", "inspect", "keygen"),
 )
 
 
