@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from auditor.attacks.base import Question
 from auditor.calibration.base import Dose, Instrument, InstrumentMaker, Reading
+from auditor.calibration.linkage import LinkageInstrument
+from auditor.calibration.token import TokenInstrument
+from auditor.calibration.units import PartitionInstrument, SupportInstrument
 
-INSTRUMENTS: dict[Question, InstrumentMaker] = {}
+INSTRUMENTS: dict[Question, InstrumentMaker] = {
+    "support": SupportInstrument,
+    "partition": PartitionInstrument,
+    "linkage": LinkageInstrument,
+    "token": TokenInstrument,
+}
 
 __all__ = ["INSTRUMENTS", "Dose", "Instrument", "InstrumentMaker", "Reading"]

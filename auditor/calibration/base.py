@@ -5,9 +5,9 @@ a copy of it, runs the attack on the copy, and gives one reading a metric: the m
 of the question puts into its checks. A dose of zero must give what no dose gives, number for number; so must an
 instrument without a dose and the scorer, given the same plan.
 
-Doses of one seed are nested: with a larger coverage every carrier of the smaller one is dosed in the same way, and more
-are. Both halves are dosed, train and test alike; no label and no answer is touched. A seed decides which carriers are
-dosed and with what; it decides nothing where there is no dose.
+Doses of one seed are nested (scorers/planting.py): with a larger coverage every carrier of the smaller one is dosed in
+the same way, and more are. Both halves are dosed, train and test alike; no label and no answer is touched. A seed
+decides which carriers are dosed and with what; it decides nothing where there is no dose.
 
 The same reading without a dose, on a bundle that protects nothing, is the representation-matched control (controls.py).
 """
@@ -18,13 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from auditor.attacks import Attack
-from auditor.capture import Integers
 from auditor.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.results import Unit
+from auditor.statistics.auc import Auc
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,21 @@ InstrumentMaker = Callable[[Attack, Material, str, Plan], Instrument]
 """instrument(attack, material, family, plan). NotMeasurableError when the evidence cannot give the view."""
 
 
-def covered(carriers: Integers, coverage_ratio: float, seed: int) -> Integers:
-    """The first round(coverage * N) of one fixed permutation of these carriers [N], in ascending order."""
-    order = np.random.default_rng([seed, 1]).permutation(carriers)
-    return np.sort(order[: round(coverage_ratio * len(carriers))])
-
-
 def modes_of(instrument: Instrument, wanted: Sequence[DoseMode]) -> tuple[DoseMode, ...]:
     """The modes of the plan that the instrument knows, or its first one."""
     return tuple(mode for mode in instrument.modes if mode in wanted) or instrument.modes[:1]
+
+
+def auc_reading(metric: str, ceiling: float, found: Auc) -> Reading:
+    """The reading of an AUC, whose chance is .5."""
+    lower = found.lower_ratio
+    return Reading(
+        metric,
+        "ratio",
+        ceiling,
+        found.auc_ratio,
+        lower,
+        found.upper_ratio,
+        detected=lower is not None and lower > 0.5,
+        breaks=lower is not None and lower > ceiling,
+    )

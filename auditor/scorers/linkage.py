@@ -17,7 +17,15 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
+from auditor.scorers.partition import (
+    TWIN_ALPHA,
+    auc_check,
+    auc_result,
+    best_reading,
+    deal_within_groups,
+    reading_values,
+)
+from auditor.scorers.planting import plant_resent
 from auditor.splits import TEST
 from auditor.views.linkage import LinkageView, linkage_view
 from auditor.views.units import UnitKey
@@ -47,7 +55,7 @@ def score_linkage(attack: Attack, material: Material, family: str, plan: Plan, p
         found=found,
         twin=twin,
         controls=controls,
-        details=_found(readings, key),
+        details={"readings": reading_values(readings, key, readings, dealt), **_found(readings, key)},
     )
 
 
@@ -64,14 +72,7 @@ def _found(readings: list[UnitScores], key: UnitKey) -> dict[str, Any]:
 
 def _control(attack: Attack, view: LinkageView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:
     """Whether the attack finds decoys that were planted as earlier real rows of the same capture."""
-    rows, norm = view.rows.copy(), view.norm.copy()
-    real = np.flatnonzero(key.real)[np.argsort(view.group[key.real], kind="stable")]
-    decoys = np.flatnonzero(~key.real)
-    num_earlier = np.searchsorted(view.group[real], view.group[decoys])
-    decoys, num_earlier = decoys[num_earlier > 0], num_earlier[num_earlier > 0]
-    source = real[(generator.random(len(decoys)) * num_earlier).astype(np.int64)]
-    rows[decoys], norm[decoys] = view.rows[source], view.norm[source]
-    planted = LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
+    planted = plant_resent(view, key.real, coverage_ratio=1.0, seed=plan.split.seed)
     _, found = best_reading(attack.run(planted, None, silent), key, plan, generator)
     lower = found.lower_ratio
     return Control(

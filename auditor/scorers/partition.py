@@ -38,9 +38,10 @@ def score_partition(attack: Attack, material: Material, family: str, plan: Plan,
     view, key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
     generator = np.random.default_rng(plan.split.seed)
     progress("norms", 0, 3)
-    chosen, found = _run(attack, view, key, plan, generator, progress)
+    readings = read_units(attack, view, progress)
+    chosen, found = best_reading(readings, key, plan, generator)
     progress("its shuffled twin", 1, 3)
-    twin = _twin(attack, view, key, plan, generator)
+    twins, dealt, twin = _twin(attack, view, key, plan, generator)
     progress("its positive control", 2, 3)
     controls = [_control(attack, view, key, plan, generator)]
     return auc_result(
@@ -56,7 +57,7 @@ def score_partition(attack: Attack, material: Material, family: str, plan: Plan,
         found=found,
         twin=twin,
         controls=controls,
-        details={"norm_histogram": _histogram(view, key)},
+        details={"readings": reading_values(readings, key, twins, dealt), "norm_histogram": _histogram(view, key)},
     )
 
 
@@ -131,19 +132,28 @@ def auc_check(metric: str, ceiling: float, *, found: Auc, twin: Auc, controls: S
     )
 
 
-def _run(
-    attack: Attack,
-    view: UnitView,
-    key: UnitKey,
-    plan: Plan,
-    generator: np.random.Generator,
-    progress: Progress,
-    alpha: float | None = None,
-) -> tuple[UnitScores, Auc]:
+def read_units(attack: Attack, view: UnitView, progress: Progress) -> list[UnitScores]:
+    """All readings of the attack; NotMeasurableError when it has none."""
     readings: list[UnitScores] = attack.run(view, None, progress)
     if not readings:
         raise NotMeasurableError("the train documents hold only real rows or only decoys")
-    return best_reading(readings, key, plan, generator, alpha)
+    return readings
+
+
+def reading_values(
+    readings: Sequence[UnitScores], key: UnitKey, twins: Sequence[UnitScores], dealt: UnitKey
+) -> list[dict[str, Any]]:
+    """AUC on test of every reading and of the twin of its name, whose answers were dealt out at random."""
+    test = key.split == TEST
+    twin_of = {twin.name: plain_auc(twin.scores[test], dealt.real[test]) for twin in twins}
+    return [
+        {
+            "name": reading.name,
+            "auc_ratio": plain_auc(reading.scores[test], key.real[test]),
+            "twin_auc_ratio": twin_of[reading.name],
+        }
+        for reading in readings
+    ]
 
 
 def best_reading(
@@ -169,12 +179,15 @@ def best_reading(
     return chosen, found
 
 
-def _twin(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Auc:
+def _twin(
+    attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator: np.random.Generator
+) -> tuple[list[UnitScores], UnitKey, Auc]:
     """The same attack where the answers of every frame are dealt out at random, in training and in scoring."""
     real = deal_within_groups(key.real, view.group, generator)
     shuffled = UnitView(**(vars(view) | {"train_real": real[view.train_units]}))
-    answers = UnitKey(real, key.split, key.document)
-    return _run(attack, shuffled, answers, plan, generator, silent, TWIN_ALPHA)[1]
+    dealt = UnitKey(real, key.split, key.document)
+    twins = read_units(attack, shuffled, silent)
+    return twins, dealt, best_reading(twins, dealt, plan, generator, TWIN_ALPHA)[1]
 
 
 def deal_within_groups(real: Flags, group: Integers, generator: np.random.Generator) -> Flags:
@@ -197,7 +210,8 @@ def _control(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator
     order = np.argsort(generator.standard_normal(len(view.norm)) + shift * key.real)
     planted = np.empty_like(view.norm)
     planted[order] = np.sort(view.norm)
-    _, found = _run(attack, UnitView(**(vars(view) | {"norm": planted})), key, plan, generator, silent)
+    readings = read_units(attack, UnitView(**(vars(view) | {"norm": planted})), silent)
+    _, found = best_reading(readings, key, plan, generator)
     lower = found.lower_ratio
     return Control(
         f"norms dealt out anew at AUC {CONTROL_AUC_RATIO:g}",

@@ -1,38 +1,132 @@
 """Plants a leak of known size into a copy of a view, to show that an attack would have found it.
 
-One fixed random unit code a token. A chosen row becomes norm * normalise(sqrt(1 - a^2) * unit + a * code): its norm
-stays, its direction now tells the token. The chosen rows are the first round(coverage * N) of one fixed permutation,
-so larger doses contain smaller ones. A dose of zero gives the same rows, bit for bit.
+    plant          a token's code into rows
+    plant_norms    what is real into norms
+    plant_zeros    what is real into zeros of the gradient
+    plant_resent   earlier real rows in the place of decoys
+
+The carriers are the first round(coverage * N) of one fixed permutation of a seed (`covered`), and what is put into one
+does not depend on how many there are: larger doses contain smaller ones. A dose of zero gives the same values, bit for
+bit. Labels and answers are never touched.
 """
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.capture import Flags, Integers
 from auditor.rows import Rows
+from auditor.views.base import FloatArray
+from auditor.views.linkage import LinkageView
 
 _CHUNK_ROWS = 1 << 16
+_SMALLEST = 1e-30
 
 
-def plant(rows: Rows, tokens: NDArray[np.int64], *, coverage_ratio: float, amplitude_ratio: float, seed: int) -> Rows:
-    """A dosed copy of rows [M, W]. Rows without a token (-1) are never dosed."""
-    generator = np.random.default_rng([seed, 1])
+def covered(carriers: Integers, coverage_ratio: float, seed: int) -> Integers:
+    """The first round(coverage * N) of one fixed permutation of these carriers [N], in ascending order."""
+    order = np.random.default_rng([seed, 1]).permutation(carriers)
+    return np.sort(order[: round(coverage_ratio * len(carriers))])
+
+
+def plant(
+    rows: Rows,
+    tokens: NDArray[np.int64],
+    *,
+    coverage_ratio: float,
+    amplitude_ratio: float,
+    seed: int,
+    offsets: Integers | None = None,
+) -> Rows:
+    """A dosed copy of rows [M, W]. Rows without a token (-1) are never dosed.
+
+    One fixed random unit code a token. A chosen row becomes norm * normalise(sqrt(1 - a^2) * unit + a * code): its norm
+    stays, its direction now tells the token. With the offsets of the frames the codes of every frame are turned by a
+    rotation of its own, so that only what a rotation leaves alone tells it.
+    """
     dosed = rows.copy()
     candidates = np.flatnonzero(tokens >= 0)
-    order = generator.permutation(candidates)
-    chosen = np.sort(order[: round(coverage_ratio * len(candidates))]) if amplitude_ratio > 0 else order[:0]
-    classes, index = np.unique(tokens[candidates], return_inverse=True)
-    codes = _unit(np.random.default_rng([seed, 2]).standard_normal((len(classes), rows.shape[1])).astype(np.float32))
-    code_of_row = np.full(len(rows), -1)
-    code_of_row[candidates] = index.reshape(-1)
+    chosen = covered(candidates, coverage_ratio, seed) if amplitude_ratio > 0 else candidates[:0]
+    if not len(chosen):
+        return dosed
+    codes, code_of_row = _codes(tokens, rows.shape[1], seed)
+    row_codes = codes[code_of_row[chosen]] if offsets is None else _turned(codes, code_of_row, chosen, offsets, seed)
+    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
     for start in range(0, len(chosen), _CHUNK_ROWS):
-        part = chosen[start : start + _CHUNK_ROWS]
-        norm = np.linalg.norm(rows[part], axis=1, keepdims=True)
-        keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
-        mixed = keep * _unit(rows[part]) + np.float32(amplitude_ratio) * codes[code_of_row[part]]
-        dosed[part] = norm * _unit(mixed)
+        part = slice(start, start + _CHUNK_ROWS)
+        values = rows[chosen[part]]
+        norm = np.linalg.norm(values, axis=1, keepdims=True)
+        dosed[chosen[part]] = norm * _unit(keep * _unit(values) + np.float32(amplitude_ratio) * row_codes[part])
     return dosed
+
+
+def plant_norms(
+    norm: FloatArray, real: Flags, *, coverage_ratio: float, amplitude_ratio: float, seed: int
+) -> FloatArray:
+    """Norms [U] of which the covered real units are longer, by the amplitude in standard deviations of log norm."""
+    chosen = covered(np.flatnonzero(real & (norm > 0)), coverage_ratio, seed)
+    planted = norm.copy()
+    if amplitude_ratio > 0 and len(chosen):
+        spread = float(np.log(norm[norm > 0]).std()) or 1.0
+        planted[chosen] *= np.exp(amplitude_ratio * spread)
+    return planted
+
+
+def plant_zeros(norm: FloatArray, real: Flags, group: Integers, *, coverage_ratio: float, seed: int) -> FloatArray:
+    """Norms [U] of which the covered groups have zeros exactly at their decoys."""
+    chosen = np.isin(group, covered(np.unique(group), coverage_ratio, seed))
+    return np.where(chosen, np.where(real, np.maximum(norm, _SMALLEST), 0.0), norm)
+
+
+def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed: int) -> LinkageView:
+    """A copy in which the covered decoys are real rows of earlier frames, sent again as they were."""
+    sources = np.flatnonzero(real)[np.argsort(view.group[real], kind="stable")]
+    decoys = np.flatnonzero(~real)
+    num_earlier = np.searchsorted(view.group[sources], view.group[decoys])
+    decoys, num_earlier = decoys[num_earlier > 0], num_earlier[num_earlier > 0]
+    drawn = sources[(np.random.default_rng([seed, 2]).random(len(decoys)) * num_earlier).astype(np.int64)]
+    kept = np.isin(decoys, covered(decoys, coverage_ratio, seed))
+    rows, norm = view.rows.copy(), view.norm.copy()
+    rows[decoys[kept]], norm[decoys[kept]] = view.rows[drawn[kept]], view.norm[drawn[kept]]
+    return LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
+
+
+def _codes(tokens: Integers, width: int, seed: int) -> tuple[Rows, Integers]:
+    """Unit codes [C, W], and the code of every row [M], -1 where a row has no token."""
+    candidates = np.flatnonzero(tokens >= 0)
+    classes, index = np.unique(tokens[candidates], return_inverse=True)
+    codes = _unit(np.random.default_rng([seed, 2]).standard_normal((len(classes), width)).astype(np.float32))
+    code_of_row = np.full(len(tokens), -1)
+    code_of_row[candidates] = index.reshape(-1)
+    return codes, code_of_row
+
+
+def _turned(codes: Rows, code_of_row: Integers, chosen: Integers, offsets: Integers, seed: int) -> Rows:
+    """The codes [n, W] of the chosen rows, those of every frame turned by one rotation drawn for that frame."""
+    turned = np.zeros((len(chosen), codes.shape[1]), np.float32)
+    for frame, (start, end) in enumerate(itertools.pairwise(offsets)):
+        first, last = np.searchsorted(chosen, (start, end))
+        if first == last:
+            continue
+        names = np.unique(code_of_row[start:end])
+        names = names[names >= 0]
+        image = _rotated(codes[names], np.random.default_rng([seed, 3, frame]))
+        turned[first:last] = image[np.searchsorted(names, code_of_row[chosen[first:last]])]
+    return turned
+
+
+def _rotated(vectors: Rows, generator: np.random.Generator) -> Rows:
+    """Where a random rotation takes vectors [n, W]: their inner products stay, their directions are uniform.
+
+    Only the image of what they span is drawn, which costs W n^2 rather than W^3.
+    """
+    basis, weights = np.linalg.qr(vectors.T.astype(np.float64))
+    drawn, triangle = np.linalg.qr(generator.standard_normal(basis.shape))
+    drawn = drawn * np.where(np.diag(triangle) < 0, -1.0, 1.0)
+    return np.asarray((drawn @ weights).T, np.float32)
 
 
 def _unit(rows: Rows) -> Rows:

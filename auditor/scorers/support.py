@@ -1,11 +1,13 @@
 """Scores the support question: on how many frames is the set of non-zero gradients exactly the set of real units.
 
 Only groups that hold both real units and decoys count. No split and no documents are needed: nothing is learned and
-nothing is estimated, one frame read exactly is one frame lost. The control zeroes the decoys of a copy.
+nothing is estimated, one frame read exactly is one frame lost. The control zeroes the decoys of a copy. In the twin the
+answers of every frame are dealt out at random: it may be right by chance alone, where frames are small.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result
+from auditor.scorers.partition import TWIN_ALPHA, deal_within_groups
+from auditor.scorers.planting import plant_zeros
+from auditor.statistics.binomial import clopper_pearson
 from auditor.verdict import control_blockers, judge
 from auditor.views.units import UnitView, unit_view, units
 
@@ -28,12 +33,23 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
     view, key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
     predicted = attack.run(view, None, progress)
     exact, num_groups = exact_groups(predicted, key.real, view.group)
-    planted = UnitView(**(vars(view) | {"norm": np.where(key.real, np.maximum(view.norm, 1e-30), 0.0)}))
+    zeros = plant_zeros(view.norm, key.real, view.group, coverage_ratio=1.0, seed=plan.split.seed)
+    planted = UnitView(**(vars(view) | {"norm": zeros}))
     found = exact_groups(attack.run(planted, None, progress), key.real, view.group)[0] == num_groups
     control = Control("decoy gradients of a copy set to zero", float(num_groups), found)
+    dealt = deal_within_groups(key.real, view.group, np.random.default_rng(plan.split.seed))
+    twin = exact_groups(predicted, dealt, view.group)[0]
+    chance = chance_groups(predicted, key.real, view.group)
+    low, high = clopper_pearson(twin, num_groups, TWIN_ALPHA)
     ceiling = plan.ceilings.exact_support_frames
     state, reasons = judge(
-        ceiling=ceiling, lower=float(exact), upper=float(exact), blockers=control_blockers([control]), unit="frames"
+        ceiling=ceiling,
+        lower=float(exact),
+        upper=float(exact),
+        blockers=control_blockers([control]),
+        chance=chance,
+        twin=(num_groups * low, num_groups * high),
+        unit="frames",
     )
     words = ("exact support",) if exact else ("no exact support",)
     notes = () if exact else ("any noise defeats an exact-zero test: the partition is measured by row_norm",)
@@ -55,7 +71,7 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
             ),
         ),
         baseline={"all_real_agreement_ratio": float(key.real.mean())},
-        twin={},
+        twin={"exact_frames": float(twin), "chance_frames": chance},
         controls=(control,),
         details=_details(predicted, key.real, exact, num_groups)
         | {"support_map": support_map(predicted, key.real, view.group)},
@@ -68,6 +84,14 @@ def exact_groups(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> tup
     _, index = np.unique(group, return_inverse=True)
     wrong = np.bincount(index.reshape(-1), weights=predicted != real)
     return int((wrong == 0).sum()), len(wrong)
+
+
+def chance_groups(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> float:
+    """Groups that this prediction would read exactly, on average, were the answers dealt out within each at random."""
+    _, index = np.unique(group, return_inverse=True)
+    index = index.reshape(-1)
+    total, right, said = (np.bincount(index, weights=w).astype(int) for w in (np.ones(len(index)), real, predicted))
+    return sum(1 / math.comb(n, k) for n, k, m in zip(total, right, said, strict=True) if k == m)
 
 
 def support_map(predicted: Flags, real: Flags, group: NDArray[np.int64]) -> list[dict[str, int]]:

@@ -150,8 +150,6 @@ def _effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Contro
 def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
     """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too."""
     ceiling = plan.ceilings.rare_token_pp
-    bound = None if score.rare is None else score.rare.bounds.max_upper
-    uppers = [upper for upper in (score.rare_upper_pp, bound) if upper is not None]
     # Without a single hit the bootstrap has no error to tell: the exact bound is then also what could have been found.
     detectable = _detectable(score.rare, plan)
     if detectable is None and score.rare is not None:
@@ -164,11 +162,17 @@ def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         "rare_token_top1_effect",
         score.rare,
         ceiling=ceiling,
-        upper=max(uppers) if uppers else None,
+        upper=rare_upper(score),
         detectable=detectable,
         blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
         twin=twin.rare,
     )
+
+
+def rare_upper(score: TokenScore) -> float | None:
+    """Upper bound of the effect on rare tokens: the larger of the exact one and that of the bootstrap."""
+    bound = None if score.rare is None else score.rare.bounds.max_upper
+    return max((upper for upper in (score.rare_upper_pp, bound) if upper is not None), default=None)
 
 
 def _paired_check(

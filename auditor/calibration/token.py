@@ -1,0 +1,66 @@
+"""The instrument of the token question: codes of the tokens in a share of the rows."""
+
+from __future__ import annotations
+
+from auditor.attacks import Attack
+from auditor.calibration.base import Dose, Reading
+from auditor.material import Material
+from auditor.plan import DoseMode, Plan
+from auditor.progress import silent
+from auditor.results import finite
+from auditor.scorers.arms import TokenScore, read_arms, score_arms
+from auditor.scorers.planting import plant
+from auditor.scorers.token import rare_upper
+from auditor.statistics.effects import PairedEffect
+from auditor.views.token import token_view
+from auditor.workers import run_jobs
+
+
+class TokenInstrument:
+    """A share of the rows points to the code of its token: the same code in every frame, or turned anew in each."""
+
+    modes: tuple[DoseMode, ...] = ("coordinate", "invariant")
+    is_graded = True
+    carrier = "rows"
+    leak = "the direction of the token's code"
+
+    def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
+        self._attack, self._plan = attack, plan
+        self._view, self._key = token_view(material.capture, material.splits, family, plan)
+
+    def read(self, dose: Dose | None, seed: int) -> list[Reading]:
+        """Gate, paired effect and rare-token effect of all arms of the plan."""
+        view, key, plan = self._view, self._key, self._plan
+        if dose is not None:
+            view = view.with_rows(
+                plant(
+                    view.rows,
+                    key.tokens,
+                    coverage_ratio=dose.coverage_ratio,
+                    amplitude_ratio=dose.amplitude_ratio,
+                    seed=seed,
+                    offsets=view.offsets if dose.mode == "invariant" else None,
+                )
+            )
+        arms = self._attack.run(view, plan.probe, silent)
+        run_jobs([arm.fit for arm in arms], lambda _: None)
+        return _readings(score_arms(read_arms(arms, key), view, key, plan, plan.statistics.alpha), plan)
+
+
+def _readings(score: TokenScore, plan: Plan) -> list[Reading]:
+    """What the three checks read, and whether their own bounds show a leak. A gate without power finds nothing."""
+    gate, ceiling, rare_ceiling = score.published, plan.ceilings.token_pp, plan.ceilings.rare_token_pp
+    broken = gate.breaks_gate and gate.has_power
+    upper = None if score.effect is None else score.effect.bounds.max_upper
+    return [
+        Reading("token_top1_gate", "pp", ceiling, gate.gate_pp, None, finite(score.corrected.gate_pp), broken, broken),
+        _paired_reading("token_top1_effect", score.effect, ceiling, upper),
+        _paired_reading("rare_token_top1_effect", score.rare, rare_ceiling, rare_upper(score)),
+    ]
+
+
+def _paired_reading(metric: str, effect: PairedEffect | None, ceiling: float, upper: float | None) -> Reading:
+    lower = None if effect is None else finite(effect.bounds.max_lower)
+    value = None if effect is None else float(effect.bounds.estimate.max())
+    found, breaks = lower is not None and lower > 0, lower is not None and lower > ceiling
+    return Reading(metric, "pp", ceiling, value, lower, finite(upper), detected=found, breaks=breaks)
