@@ -186,3 +186,8 @@ def check_resumable(saved: SavedRun, wanted: str) -> None:
             "settings or texts are not those of the checkpoint",
             remedy=f"resume with the same ones; only [{'], ['.join(_FREE_SECTIONS)}] and train.out may change",
         )
+
+
+def tensors_of(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
+    """The tensors of one owner, by their own names."""
+    return {name.removeprefix(f"{owner}."): value for name, value in tensors.items() if name.startswith(f"{owner}.")}

@@ -20,7 +20,7 @@ from splitwire.bundles import WireRecord
 from splitwire.errors import PeerError, SettingsError
 from tln.adversaries import Adversaries
 from tln.calibration import median_gradient_norm
-from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash
+from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash, tensors_of
 from tln.connect import Connected, PolicyMaker, TrustedParts, connect
 from tln.corpus import Blocks, Membership, split_members
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
@@ -92,8 +92,8 @@ def finetune(
         ) as connected,
     ):
         trainer = _trainer(settings, connected, texts, prepared, membership)
-        keep = _begin(checkpoints, connected, trainer, saved)
-        ledger = _ledger(settings, connected, trainer, len(texts.private.ids), is_resumed=saved is not None)
+        ledger = _ledger(settings, connected, trainer, len(texts.private.ids), has_fresh_noise=resume == "fresh_noise")
+        keep = _begin(checkpoints, connected, trainer, ledger, saved)
         report = _run(settings, connected, trainer, texts, prepared, membership, progress, keep=keep, ledger=ledger)
         write_results(out, as_tree(report), connected.model)
         refusal = _save_remotely(settings.train, connected.model)
@@ -162,9 +162,9 @@ def _checkpoints(
 
 
 def _begin(
-    checkpoints: Checkpoints | None, connected: Connected, trainer: Trainer, saved: SavedRun | None
+    checkpoints: Checkpoints | None, connected: Connected, trainer: Trainer, ledger: Ledger, saved: SavedRun | None
 ) -> Callable[[Trainer], object]:
-    """Puts the trainer where the run goes on; what keeps it from then on."""
+    """Puts trainer and ledger where the run goes on; what keeps them from then on."""
     if checkpoints is None:
         return lambda _trainer: None
     crossing = connected.model.crossing
@@ -172,8 +172,14 @@ def _begin(
         checkpoints.begin(crossing, connected.key_scope)
     else:
         trainer.load_state(saved.tensors)
+        ledger.load_state(tensors_of(saved.tensors, "ledger"))
         checkpoints.resume(saved, crossing, connected.key_scope)
-    return lambda trainer: checkpoints.save(crossing, trainer.state(), trainer.num_done)
+
+    def keep(trainer: Trainer) -> None:
+        kept = {f"ledger.{name}": value for name, value in ledger.state().items()}
+        checkpoints.save(crossing, trainer.state() | kept, trainer.num_done)
+
+    return keep
 
 
 def _run(
@@ -209,10 +215,12 @@ def _run(
 
 
 def _ledger(
-    settings: TlnSettings, connected: Connected, trainer: Trainer, num_documents: int, *, is_resumed: bool
+    settings: TlnSettings, connected: Connected, trainer: Trainer, num_documents: int, *, has_fresh_noise: bool
 ) -> Ledger:
     """Follows every session whose frames are not copies of another's."""
-    reasons = reasons_against(connected.defence, trains_on_private_text=bool(trainer.parameters), is_resumed=is_resumed)
+    reasons = reasons_against(
+        connected.defence, trains_on_private_text=bool(trainer.parameters), has_fresh_noise=has_fresh_noise
+    )
     ledger = Ledger(num_documents, RowPrices.of(connected.defence), reasons)
     for session in sessions_of(connected.model.crossing)[: settings.topology.num_recorded]:
         session.forward_listeners.append(ledger)

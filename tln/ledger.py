@@ -85,6 +85,15 @@ class Ledger:
         if context.mode == "train":
             self._charge("gradient", documents[known])
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint: the counts so far."""
+        return {**self._counts, "num_unattributed_frames": torch.tensor(self.num_unattributed_frames)}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """What `state` gave. Frames sent after that checkpoint cross again with the same bytes, so they count once."""
+        self._counts = {name: tensors[name].clone() for name in self._counts}
+        self.num_unattributed_frames = int(tensors["num_unattributed_frames"])
+
     def summary(self) -> dict[str, Any]:
         """Plain values for a report: the document that was charged most, and the claim or why there is none."""
         forward = self._counts["real"] + self._counts["decoy"]
@@ -125,7 +134,7 @@ class Ledger:
         return reasons
 
 
-def reasons_against(defence: Mapping[str, Any], *, trains_on_private_text: bool, is_resumed: bool) -> list[str]:
+def reasons_against(defence: Mapping[str, Any], *, trains_on_private_text: bool, has_fresh_noise: bool) -> list[str]:
     """Why the sum of rows would be no guarantee even if it were small."""
     reasons = []
     if trains_on_private_text:
@@ -136,8 +145,8 @@ def reasons_against(defence: Mapping[str, Any], *, trains_on_private_text: bool,
         reasons.append("gradient rows of decoys are drawn from earlier rows of documents that are not told apart")
     if "mixup" in defence["frame"]:
         reasons.append("a mixed row holds two documents and is charged to one")
-    if is_resumed:
-        reasons.append("rows that crossed before the run was resumed are not in the sum")
+    if has_fresh_noise:
+        reasons.append("rows that crossed after the last checkpoint crossed again with fresh noise, and count once")
     return reasons
 
 

@@ -23,7 +23,7 @@ import torch
 from tln.adversaries import Adversaries
 from tln.batches import ORDER_SCOPE, StepBatch, check_enough, demand_of, make_batch
 from tln.calibration import local_gradient
-from tln.checkpoints import Stateful
+from tln.checkpoints import Stateful, tensors_of
 from tln.context import StepContext
 from tln.corpus import Blocks
 from tln.keys import RunKey
@@ -192,12 +192,12 @@ class Trainer:
                 # AdamW counts steps on the host, whatever the device of the parameter
                 moments = {
                     key: value.clone() if key == "step" else value.to(parameter)
-                    for key, value in _below(tensors, f"optimizer.{name}").items()
+                    for key, value in tensors_of(tensors, f"optimizer.{name}").items()
                 }
                 if moments:
                     self.optimizer.state[parameter] = moments
         for owner, part in self._parts().items():
-            part.load_state(_below(tensors, owner))
+            part.load_state(tensors_of(tensors, owner))
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         return {
@@ -343,11 +343,6 @@ def freeze_parts(model: SplitModelForCausalLM, settings: TrainSettings) -> None:
     if settings.train_tail:
         model.tail.requires_grad_(True)
     model.train(mode=False)
-
-
-def _below(tensors: Mapping[str, torch.Tensor], owner: str) -> dict[str, torch.Tensor]:
-    """The tensors of one owner, by their own names."""
-    return {name.removeprefix(f"{owner}."): value for name, value in tensors.items() if name.startswith(f"{owner}.")}
 
 
 def learning_rate_factor(step: int, warmup_steps: int) -> float:

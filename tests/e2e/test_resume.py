@@ -153,7 +153,7 @@ def test_killed_nodes_lose_no_step_and_take_none_twice(setting: Setting, tmp_pat
     assert _remote(checkpoints) == _remote(tmp_path / "ucn-alone")
     one, other = (json.loads((folder / REPORT_FILE).read_text()) for folder in (out, alone))
     assert len(one["loss_by_step"]) == STEPS
-    for name in ("loss_by_step", "distillation_by_step", "cross_entropy_by_step", "utility"):
+    for name in ("loss_by_step", "distillation_by_step", "cross_entropy_by_step", "utility", "ledger"):
         assert one[name] == other[name]
     assert sorted(path.name for path in out.iterdir()) == [REPORT_FILE, WEIGHTS_FILE]
 

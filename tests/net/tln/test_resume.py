@@ -129,6 +129,24 @@ def test_steps_taken_again_are_the_same_bytes_and_a_segment_tells_their_scope(
     assert list(tmp_path.joinpath("ucn").rglob("*.safetensors")) == []
 
 
+def test_the_ledger_of_a_resumed_run_counts_every_frame_once(settings: TlnSettings, tmp_path: Path) -> None:
+    """Counted again from both sealed truths, where a step that crossed twice is one release."""
+    _break_off(settings)
+    ledger = _go_on(settings, "second").ledger
+    truths = [read_truth(tmp_path / name / TRUTH_FILE, tmp_path / "keys" / "audit.key") for name in ("first", "second")]
+    counts = {name: np.zeros(len(truths[0].documents), dtype=np.int64) for name in ("real", "decoy", "gradient")}
+    by_step = {record.step: record for truth in truths for record in truth.records.values()}
+    for record in by_step.values():
+        documents, real = record.document.ravel(), record.real.ravel()
+        known = documents >= 0
+        charged = {"real": known & real, "decoy": known & ~real, "gradient": known & (record.phase == "train")}
+        for name, rows in charged.items():
+            np.add.at(counts[name], documents[rows], 1)
+    for name, rows in counts.items():
+        assert ledger[f"most_{name}_rows_of_a_document"] == rows.max() > 0
+    assert not any("fresh noise" in reason for reason in ledger["reasons"])
+
+
 def test_adversaries_and_mixup_go_on_as_they_were(settings: TlnSettings, tmp_path: Path) -> None:
     """They shape every later frame, so their state is in the checkpoint: frames taken again are the same bytes."""
     frame = replace(settings.frame, mechanisms=(*settings.frame.mechanisms, "mixup"), mixup=MixupSettings(pool_size=60))

@@ -84,7 +84,7 @@ def test_a_frame_of_unknown_rows_is_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("defence", "trains", "resumed", "expected"),
+    ("defence", "trains", "renoised", "expected"),
     [
         (DEFENCE, False, False, 0),
         (DEFENCE, True, False, 1),
@@ -94,7 +94,7 @@ def test_a_frame_of_unknown_rows_is_a_reason() -> None:
     ],
 )
 def test_every_reason_against_a_claim_is_named(
-    defence: dict[str, dict[str, object]], trains: bool, resumed: bool, expected: int
+    defence: dict[str, dict[str, object]], trains: bool, renoised: bool, expected: int
 ) -> None:
-    reasons = reasons_against(defence, trains_on_private_text=trains, is_resumed=resumed)
+    reasons = reasons_against(defence, trains_on_private_text=trains, has_fresh_noise=renoised)
     assert len(reasons) == expected
