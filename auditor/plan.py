@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -146,9 +146,9 @@ class Plan:
     """Name of the plan, in every result."""
     underpowered: bool = False
     """Never pass: for plans that spend too little to be believed."""
-    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "linkage", "latent_probe")
+    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "linkage", "latent_probe", "model_completion")
     """Attacks that run."""
-    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY)
+    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY, RESPONSE_SIDE)
     """Families on which those attacks run."""
     scope: tuple[str, ...] = tuple(FAMILIES)
     """Families that the verdict speaks of. One that was not measured makes it inconclusive."""
@@ -175,6 +175,8 @@ class Plan:
 QUICK = Plan(
     name="quick",
     underpowered=True,
+    attacks=("gradient_support", "row_norm", "linkage", "latent_probe"),
+    families=(FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY),
     statistics=StatisticsSettings(repetitions=1000),
     probe=ProbeSettings(
         probes=("coordinate_plus_invariants",),

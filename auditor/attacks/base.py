@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from auditor.capture import Integers
 from auditor.progress import Progress, Tick
 
-Question = Literal["support", "partition", "linkage", "token"]
+Question = Literal["support", "partition", "partition_rows", "linkage", "token", "response"]
 
 
 class Attack(Protocol):
