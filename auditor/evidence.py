@@ -14,7 +14,18 @@ from typing import Any
 
 from auditor.mixture import refuse_mixed_settings
 from auditor.progress import Progress, silent
-from splitwire.bundles import TRUTH_FILE, Bundle, Truth, VerifyReport, open_bundle, read_truth, verify_bundle
+from splitwire.bundles import (
+    TRUTH_FILE,
+    Bundle,
+    SnapshotBundle,
+    Truth,
+    VerifyReport,
+    is_snapshot_bundle,
+    open_bundle,
+    open_snapshots,
+    read_truth,
+    verify_bundle,
+)
 from splitwire.bundles.manifest import MANIFEST_FILE, WIRE_FILE, hash_file
 from splitwire.errors import BundleError, SettingsError
 
@@ -23,7 +34,7 @@ from splitwire.errors import BundleError, SettingsError
 class Evidence:
     """Opened inputs. `problems` keep the verdict from being a pass; `notes` do not."""
 
-    bundles: list[Bundle]
+    bundles: list[Bundle | SnapshotBundle]
     truths: list[Truth]
     summaries: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
@@ -44,7 +55,7 @@ def open_evidence(
     evidence = Evidence([], [], [])
     for number, folder in enumerate(folders):
         progress(f"verifying {folder.name}", number, len(folders))
-        bundle = open_bundle(folder)
+        bundle = open_snapshots(folder) if is_snapshot_bundle(folder) else open_bundle(folder)
         report = verify_bundle(folder, trust)
         _refuse_changed(folder, report)
         evidence.bundles.append(bundle)
@@ -62,9 +73,16 @@ def open_evidence(
 
 def evidence_digests(folders: Sequence[Path], truth_files: Sequence[Path] = ()) -> dict[str, list[str]]:
     """SHA-256 of what stands for each bundle (its manifest, which names every file; else wire.mcap), and each truth."""
-    heads = [folder / (MANIFEST_FILE if (folder / MANIFEST_FILE).is_file() else WIRE_FILE) for folder in folders]
+    heads = [_head(folder) for folder in folders]
     truths = _truth_files(folders, truth_files)
     return {"bundles": [hash_file(f).sha256 for f in heads], "truths": [hash_file(f).sha256 for f in truths]}
+
+
+def _head(folder: Path) -> Path:
+    """The file that stands for the bundle; of snapshots that were cut off, the last one."""
+    if (folder / MANIFEST_FILE).is_file():
+        return folder / MANIFEST_FILE
+    return open_snapshots(folder).entries[-1].path if is_snapshot_bundle(folder) else folder / WIRE_FILE
 
 
 def _truth_files(folders: Sequence[Path], named: Sequence[Path]) -> list[Path]:
@@ -81,7 +99,7 @@ def _refuse_changed(folder: Path, report: VerifyReport) -> None:
         raise BundleError(f"bundle {folder} does not verify: {first}", remedy=f"see `auditor verify {folder}`")
 
 
-def _summary(bundle: Bundle, report: VerifyReport) -> dict[str, Any]:
+def _summary(bundle: Bundle | SnapshotBundle, report: VerifyReport) -> dict[str, Any]:
     manifest = bundle.manifest or {}
     return {
         "name": bundle.folder.name,

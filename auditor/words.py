@@ -19,6 +19,8 @@ SHORT_FAMILIES = {
     "gradient_only": "gradient",
     "joint_forward_gradient": "joint",
     "accumulated_history": "history",
+    "stateful_remote_state": "state",
+    "membership_property": "membership",
     "active_perturbation": "active",
     "stateful_remote_state": "state",
     "timing_metadata": "timing",
@@ -72,6 +74,11 @@ def _linkage(_result: Result, check: Check) -> str:
     return f"rows of earlier frames tell decoys from real rows: AUC {_at_least(check)}"
 
 
+def _trajectory(_result: Result, check: Check) -> str:
+    what = {"rare_tokens_property_auc": "rare tokens", "length_property_auc": "length"}[check.metric]
+    return f"the node's own weights and moments tell the {what} of the documents that trained: AUC {_at_least(check)}"
+
+
 def _effect(result: Result, check: Check) -> str:
     return f"a probe of {_rows(result)} names tokens more often than a constant guess: {_at_least(check)}"
 
@@ -93,6 +100,8 @@ _LEAKS: dict[str, Callable[[Result, Check], str]] = {
     "exact_support_frames": _support,
     "partition_auc": _partition,
     "linkage_auc": _linkage,
+    "rare_tokens_property_auc": _trajectory,
+    "length_property_auc": _trajectory,
     "token_top1_gate": _gate,
     "token_top1_effect": _effect,
     "rare_token_top1_effect": _rare,

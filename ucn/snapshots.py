@@ -45,7 +45,7 @@ class SnapshotStore:
         if self._pool is None or folder is None or not stack.num_trainable_parameters:
             return None
         snapshots = SessionSnapshots(self._settings, self._pool, session_hash)
-        snapshots.begin(folder / session_hash, stack, _optimizer(request), {"model": self._model}, self._key)
+        snapshots.begin(folder / session_hash, stack, _optimizer(request), {"ucn": {"model": self._model}}, self._key)
         return snapshots
 
     def shutdown(self) -> None:

@@ -7,6 +7,7 @@ An attack answers one question, and the question decides which view it is given 
     linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
     response    the same, from returned rows                (auditor/scorers/response.py)
+    trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
 
 A new attack is one file and one row here.
 """
@@ -22,6 +23,7 @@ from auditor.attacks.linkage import Linkage
 from auditor.attacks.model_completion import ModelCompletion
 from auditor.attacks.nearest_centroid import NearestCentroid
 from auditor.attacks.row_norm import RowNorm
+from auditor.attacks.trajectory import TrajectoryProperty
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
@@ -34,6 +36,7 @@ ATTACKS: dict[str, Attack] = {
         NearestCentroid(),
         LatentMatching(),
         ModelCompletion(),
+        TrajectoryProperty(),
     )
 }
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from auditor.capture import Integers
 from auditor.progress import Progress, Tick
 
-Question = Literal["support", "partition", "partition_rows", "linkage", "token", "response"]
+Question = Literal["support", "partition", "partition_rows", "linkage", "token", "response", "trajectory"]
 
 
 class Attack(Protocol):

@@ -13,6 +13,7 @@ from auditor.scorers.linkage import score_linkage
 from auditor.scorers.partition import score_partition
 from auditor.scorers.support import score_support
 from auditor.scorers.token import score_token
+from auditor.scorers.trajectory import score_trajectory
 
 Scorer = Callable[[Attack, Material, str, Plan, Progress], Result]
 
@@ -21,6 +22,7 @@ SCORERS: dict[str, Scorer] = {
     "partition": score_partition,
     "linkage": score_linkage,
     "token": score_token,
+    "trajectory": score_trajectory,
 }
 
 __all__ = ["SCORERS", "Scorer"]

@@ -7,4 +7,5 @@ key (labels of select and test, documents) stays with the scorer.
     token     rows of chosen items, to predict a token of each row     (forward_only, gradient_only, joint)
     units     one norm a unit, to tell real units from decoys          (forward_only, gradient_only)
     linkage   forward rows of all frames in order, without any label   (accumulated_history)
+    trajectory   changes of the node's weights and moments         (stateful_remote_state)
 """

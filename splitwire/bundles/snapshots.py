@@ -149,7 +149,7 @@ class SnapshotWriter:
             ) from None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SnapshotBundle:
     """An opened snapshot bundle, complete or cut off. `entries` are in the order of training."""
 
@@ -188,11 +188,11 @@ class SnapshotBundle:
         """The one session."""
         return [self.session_hash]
 
-    def messages(self, _hop: Any = None, _session: str | None = None) -> Iterator[Any]:
+    def messages(self, hop: Any = None, session: str | None = None) -> Iterator[Any]:  # noqa: ARG002 - as a wire bundle
         """None: no message of the wire is in it."""
         return iter(())
 
-    def frames(self, _hop: Any, _session: str | None = None) -> Iterator[Any]:
+    def frames(self, hop: Any, session: str | None = None) -> Iterator[Any]:  # noqa: ARG002 - as a wire bundle
         """None."""
         return iter(())
 
