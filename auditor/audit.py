@@ -1,35 +1,28 @@
 """One audit from start to end: open the evidence, read the capture, run every attack of the plan, decide.
 
 The report is a tree of plain values (results.py) that the JSON file, the HTML page, JUnit and the terminal all show. It
-holds no time and nothing of the machine. Rows lie in a temporary folder while the audit runs (TMPDIR), as large as the
-frames of the bundles.
+holds no time and nothing of the machine.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import splitwire
-from auditor.active import part_active
 from auditor.battery import run_battery
-from auditor.capture import Capture, read_capture
-from auditor.channels import RESPONSE_SIDE
-from auditor.duplicates import duplicate_problems
+from auditor.capture import Capture
 from auditor.evidence import Evidence, evidence_digests, open_evidence
-from auditor.material import Material
-from auditor.mixture import refuse_mixed_stacks
 from auditor.observable import observable
+from auditor.opening import opened_material
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
 from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
-from auditor.splits import SPLIT_NAMES, Splits, split_capture
+from auditor.splits import SPLIT_NAMES, Splits
 from auditor.store import Store
 from auditor.verdict import decide
-from auditor.workers import one_thread_a_job
 from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree
 
@@ -57,31 +50,14 @@ def run_audit(
 
 
 def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progress: Progress) -> dict[str, Any]:
-    parted = part_active(evidence.bundles, evidence.truths)
-    sources, truths = parted.sources, parted.truths
-    with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
-        capture = read_capture(
-            sources,
-            truths,
-            compute_modes=plan.compute_modes,
-            folder=Path(folder),
-            with_returned=RESPONSE_SIDE in plan.families,
-            progress=progress,
-        )
-        try:
-            refuse_mixed_stacks(capture)
-            splits = split_capture(capture, plan.split)
-            problems = [*evidence.problems, *capture.problems, *duplicate_problems(capture, splits)]
-            with one_thread_a_job():
-                material = Material(capture, splits, sources, truths, parted.active)
-                results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
-            captured = _captured(capture, splits)
-        finally:
-            capture.close()
+    with opened_material(evidence, plan, progress) as opened:
+        material = opened.material
+        results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
+        captured = _captured(material.capture, material.splits)
     seen = observable(evidence.bundles, evidence.truths)
     tree = {
         "schema": SCHEMA,
-        "verdict": decide(plan, results, missing, problems, seen),
+        "verdict": decide(plan, results, missing, opened.problems, seen),
         "scope": scope_line(plan),
         "observable": seen,
         "plan": {"name": plan.name, "hash": plan.hash, "underpowered": plan.underpowered, "settings": to_tree(plan)},
@@ -90,7 +66,7 @@ def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progres
         "captured": captured,
         "results": results,
         "not_measured": missing,
-        "notes": [*evidence.notes, *parted.notes, *capture.notes],
+        "notes": list(opened.notes),
     }
     return dict(plain(tree))
 
