@@ -1,6 +1,6 @@
 """Whether bundles belong to one system: a number over two defences would be true of neither.
 
-Compared are the settings that shape what crosses, section by section, between all bundles that state them. Addresses,
+Compared are the settings that shape what crosses, section by section, between all bundles of one recorder. Addresses,
 folders, keys and lengths of runs may differ. Bundles of the tap state no defence and are compared by what crossed:
 widths (rows.py) and kinds of stack (below).
 """
@@ -28,6 +28,11 @@ class SettledBundle(Protocol):
     folder: Path
 
     @property
+    def recorder(self) -> str:
+        """Which recorder wrote it."""
+        ...
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Effective settings of the recording program."""
         ...
@@ -35,13 +40,13 @@ class SettledBundle(Protocol):
 
 def refuse_mixed_settings(bundles: Sequence[SettledBundle]) -> None:
     """BundleError with the first setting in which two bundles differ."""
-    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    first: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
     for bundle in bundles:
         for section in _SECTIONS:
             values = bundle.settings.get(section)
             if not isinstance(values, dict):
                 continue
-            name, known = first.setdefault(section, (bundle.folder.name, _flat(section, values)))
+            name, known = first.setdefault((bundle.recorder, section), (bundle.folder.name, _flat(section, values)))
             _compare(name, known, bundle.folder.name, _flat(section, values))
 
 

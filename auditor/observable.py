@@ -10,7 +10,7 @@ counts, family by family:
     accumulated_history      two FORWARD frames or more: a node keeps what it saw, so a second frame is a history,
                              whether or not text comes again
     timing_metadata          any message: sizes, counts and order are seen by whoever receives it
-    stateful_remote_state    snapshots of the node's state, or control messages that make it take steps
+    stateful_remote_state    snapshots of the node's own state
     membership_property      a truth that knows documents of both kinds, trained on and held out
     active_perturbation      a bundle of the active tap
 """
@@ -35,7 +35,7 @@ from auditor.channels import (
     TIMING_METADATA,
 )
 from auditor.perturbation import perturbation_of
-from splitwire.bundles import WireRecord, hop_name
+from splitwire.bundles import SnapshotBundle, WireRecord, hop_name
 from splitwire.v1 import stack_pb2
 
 _HISTORY_FRAMES = 2
@@ -61,7 +61,7 @@ def observable(sources: Sequence[FrameSource], truths: Sequence[TruthSource]) ->
 
 def has_snapshots(source: FrameSource) -> bool:
     """Whether a bundle holds snapshots of the untrusted node's state."""
-    return bool(getattr(source, "settings", {}).get("snapshot_every"))
+    return isinstance(source, SnapshotBundle)
 
 
 def is_perturbed(source: FrameSource) -> bool:
