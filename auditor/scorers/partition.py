@@ -20,7 +20,7 @@ from auditor.capture import Flags, Integers
 from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
-from auditor.results import Check, Control, Result, finite
+from auditor.results import Check, Control, Reason, Result, finite
 from auditor.splits import SELECT, TEST
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
@@ -102,14 +102,23 @@ def auc_result(
     )
 
 
-def auc_check(metric: str, ceiling: float, *, found: Auc, twin: Auc, controls: Sequence[Control], plan: Plan) -> Check:
-    """The check of an AUC against its ceiling; .5 is chance."""
+def auc_check(
+    metric: str,
+    ceiling: float,
+    *,
+    found: Auc,
+    twin: Auc,
+    controls: Sequence[Control],
+    plan: Plan,
+    blockers: Sequence[Reason] = (),
+) -> Check:
+    """The check of an AUC against its ceiling; .5 is chance. `blockers` keep it from passing besides what is usual."""
     statistics = plan.statistics
     error = found.standard_error_ratio
     detectable = None
     if error is not None:
         detectable = minimum_detectable_effect(error, found.upper_critical, power=statistics.power_ratio)
-    blockers = power_blockers(
+    power = power_blockers(
         plan,
         num_documents=found.num_clusters,
         minimum_detectable=detectable,
@@ -121,7 +130,7 @@ def auc_check(metric: str, ceiling: float, *, found: Auc, twin: Auc, controls: S
         ceiling=ceiling,
         lower=lower,
         upper=upper,
-        blockers=[*blockers, *control_blockers(controls)],
+        blockers=[*blockers, *power, *control_blockers(controls)],
         chance=0.5,
         twin=(twin.lower_ratio, twin.upper_ratio),
         unit="ratio",

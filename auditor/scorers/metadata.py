@@ -1,0 +1,245 @@
+"""Scores the metadata question: AUC of telling a private property of a step by sizes and times, one check a property.
+
+The reading is chosen on select; the number comes from test, clustered on the document (or on blocks of steps, where
+steps mix documents). In the twin the answers are dealt out at random: between the documents where a document decides
+the property, else between the steps of a session. Two positive controls, each in a copy: a delay is added to the
+trusted node's own time, and a few bytes to its messages, where the property holds; the same attack must find both. In
+the negative control the same delay is added to steps drawn at random, and must not be found. A ladder of delays and
+sizes gives the detection limits.
+
+Without a bundle of the tap there are no times: sizes are read, and no check passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import UnitScores
+from auditor.capture import Flags
+from auditor.material import Material
+from auditor.plan import Plan
+from auditor.progress import Progress, silent
+from auditor.results import Check, Control, Reason, Result
+from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.splits import TEST
+from auditor.statistics.auc import Auc, roc_points
+from auditor.views.base import NotMeasurableError
+from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metadata_view, varying
+from auditor.views.timeline import timeline
+from auditor.views.units import UnitKey
+
+DELAY_COLUMN = "trusted_loss_us"
+DELAY_SPREADS = 2.0
+"""Delay of the control, in half-widths of the column (the distance from its median to its 84 % quantile)."""
+CONTROL_BYTES = 16.0
+_SPREAD_LADDER = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
+_BYTE_LADDER = (1.0, 4.0, 16.0, 64.0, 256.0)
+_NO_TIMES = (
+    "times were not read: only the recorder inside the trusted node was there, which sees one side of a message. "
+    "Record with auditor tap as well"
+)
+
+
+@dataclass(frozen=True)
+class PropertyReading:
+    """One property: what was read of it, of its twin, and of the copies with a planted leak."""
+
+    chosen: UnitScores
+    key: UnitKey
+    found: Auc
+    twin: Auc
+    negative: Auc | None
+    controls: tuple[Control, ...]
+    limits: dict[str, float | None]
+
+
+def score_metadata(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
+    """One check a property that varies."""
+    lines = timeline(material.sources)
+    steps = joined_steps(material.capture, material.splits, lines, plan.split)
+    is_timed = lines.timed_steps > 0
+    properties = list(varying(steps))
+    if not properties:
+        raise NotMeasurableError("no property differs between the steps: give frames of more than one text")
+    readings: dict[str, PropertyReading] = {}
+    for number, (name, positive) in enumerate(properties):
+        progress(name.replace("_", " "), number, len(properties))
+        view, key = metadata_view(lines, steps, positive, family)
+        readings[name] = read_property(attack, view, key, plan, by_document=name == "document_length")
+    some = next(iter(readings.values()))
+    return Result(
+        attack=attack.name,
+        family=family,
+        question=attack.question,
+        partition="all",
+        knowledge=attack.knowledge,
+        given=f"{len(view.names)} columns of {len(steps.rows)} steps, {int(view.is_time.sum())} of them times",
+        paper=attack.paper,
+        num_documents=some.found.num_clusters,
+        num_frames=int((some.key.split == TEST).sum()),
+        num_rows=int((some.key.split == TEST).sum()),
+        checks=tuple(_check(name, reading, plan, is_timed=is_timed) for name, reading in readings.items()),
+        baseline={"constant_auc_ratio": 0.5},
+        twin={f"{name}_auc_ratio": reading.twin.auc_ratio for name, reading in readings.items()},
+        controls=tuple(control for reading in readings.values() for control in reading.controls),
+        details={
+            "columns": list(view.names),
+            "cluster": "document" if steps.by_document else "block of steps",
+            "constant_properties": [name for name in PROPERTIES if name not in readings],
+            "properties": {name: _details(reading) for name, reading in readings.items()},
+        },
+        notes=_notes(readings, is_timed=is_timed),
+    )
+
+
+def read_property(
+    attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, *, by_document: bool
+) -> PropertyReading:
+    """The property, its twin, its controls and its detection limits."""
+    generator = np.random.default_rng(plan.split.seed)
+    chosen, found = read_steps(attack, view, key, plan, generator)
+    dealt = _deal(view, key, generator, by_document=by_document)
+    answers = UnitKey(dealt, key.split, key.document)
+    twin = read_steps(attack, view.with_answers(dealt), answers, plan, generator, TWIN_ALPHA)[1]
+    controls, negative = _controls(attack, view, key, plan, generator)
+    limits = _limits(attack, view, key, plan, already=found.lower_ratio is not None and found.lower_ratio > 0.5)
+    return PropertyReading(chosen, key, found, twin, negative, controls, limits)
+
+
+def read_steps(
+    attack: Attack,
+    view: MetadataView,
+    key: UnitKey,
+    plan: Plan,
+    generator: np.random.Generator,
+    alpha: float | None = None,
+) -> tuple[UnitScores, Auc]:
+    """The reading that is best on select and its AUC on test."""
+    readings: list[UnitScores] = attack.run(view, None, silent)
+    if not readings:
+        raise NotMeasurableError("the steps of the train documents are all alike in a property")
+    return best_reading(readings, key, plan, generator, alpha)
+
+
+def spread_us(view: MetadataView) -> float:
+    """Half-width of the delay column: from its median to its 84 % quantile; 0 where it is not there."""
+    if DELAY_COLUMN not in view.names:
+        return 0.0
+    values = view.values[:, list(view.names).index(DELAY_COLUMN)]
+    return float(np.nanquantile(values, 0.8413) - np.nanmedian(values))
+
+
+def delayed(view: MetadataView, where: Flags, microseconds: float) -> MetadataView:
+    """A copy in which the trusted node takes longer in some steps [S]."""
+    return _added(view, DELAY_COLUMN, where, microseconds)
+
+
+def enlarged(view: MetadataView, where: Flags, num_bytes: float) -> MetadataView:
+    """A copy in which FORWARD is longer in some steps [S]."""
+    return _added(view, "forward_bytes", where, num_bytes)
+
+
+def _added(view: MetadataView, column: str, where: Flags, amount: float) -> MetadataView:
+    values = view.values.copy()
+    values[where, list(view.names).index(column)] += amount
+    return view.with_values(values)
+
+
+def _deal(view: MetadataView, key: UnitKey, generator: np.random.Generator, *, by_document: bool) -> Flags:
+    """The answers in random order, between documents or between the steps of a session."""
+    if not by_document:
+        return deal_within_groups(key.real, view.session, generator)
+    names, first, index = np.unique(key.document, return_index=True, return_inverse=True)
+    return key.real[first][generator.permutation(len(names))][index.reshape(-1)]
+
+
+def _controls(
+    attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, generator: np.random.Generator
+) -> tuple[tuple[Control, ...], Auc | None]:
+    ceiling = plan.ceilings.property_auc_ratio
+    larger = read_steps(attack, enlarged(view, key.real, CONTROL_BYTES), key, plan, generator)[1]
+    controls = [_control(f"{CONTROL_BYTES:g} bytes more where the property holds", larger, ceiling)]
+    delay = DELAY_SPREADS * spread_us(view)
+    if not delay:
+        return tuple(controls), None
+    later = read_steps(attack, delayed(view, key.real, delay), key, plan, generator)[1]
+    controls.append(_control(f"a delay of {DELAY_SPREADS:g} half-widths where the property holds", later, ceiling))
+    anywhere = generator.random(len(key.real)) < 0.5
+    negative = read_steps(attack, delayed(view, anywhere, delay), key, plan, generator, TWIN_ALPHA)[1]
+    return tuple(controls), negative
+
+
+def _control(what: str, found: Auc, ceiling: float) -> Control:
+    return Control(what, found.auc_ratio, _is_above(found, ceiling))
+
+
+def _is_above(found: Auc | None, ceiling: float) -> bool:
+    return found is not None and found.lower_ratio is not None and found.lower_ratio > ceiling
+
+
+def _limits(attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, *, already: bool) -> dict[str, float | None]:
+    """The smallest delay and size of a ladder that the attack shows to be there, at the plan's level.
+
+    None where none of the ladder is, and where the property can be told without one (`already`).
+    """
+    spread = spread_us(view)
+    delays = [share * spread for share in _SPREAD_LADDER] if spread and not already else []
+    sizes = () if already else _BYTE_LADDER
+    return {
+        "delay_us": _first_found(attack, key, plan, [(d, delayed(view, key.real, d)) for d in delays]),
+        "size_bytes": _first_found(attack, key, plan, [(b, enlarged(view, key.real, b)) for b in sizes]),
+        "half_width_us": spread or None,
+    }
+
+
+def _first_found(
+    attack: Attack, key: UnitKey, plan: Plan, ladder: Sequence[tuple[float, MetadataView]]
+) -> float | None:
+    for dose, view in ladder:
+        generator = np.random.default_rng(plan.split.seed)
+        lower = read_steps(attack, view, key, plan, generator)[1].lower_ratio
+        if lower is not None and lower > 0.5:
+            return dose
+    return None
+
+
+def _check(name: str, reading: PropertyReading, plan: Plan, *, is_timed: bool) -> Check:
+    ceiling = plan.ceilings.property_auc_ratio
+    blockers = [] if is_timed else [Reason("evidence", _NO_TIMES)]
+    if _is_above(reading.negative, ceiling) and not _is_above(reading.found, ceiling):
+        blockers.append(Reason("instrument", "the negative control, a delay in steps drawn at random, was read"))
+    return auc_check(
+        f"{name}_property_auc",
+        ceiling,
+        found=reading.found,
+        twin=reading.twin,
+        controls=reading.controls,
+        plan=plan,
+        blockers=blockers,
+    )
+
+
+def _details(reading: PropertyReading) -> dict[str, Any]:
+    test = reading.key.split == TEST
+    negative = reading.negative
+    return {
+        "reading": reading.chosen.name,
+        "num_positive": reading.found.num_positive,
+        "num_negative": reading.found.num_negative,
+        "negative_control_auc_ratio": None if negative is None else negative.auc_ratio,
+        "detection_limits": reading.limits,
+        "roc": roc_points(reading.chosen.scores[test], reading.key.real[test]),
+    }
+
+
+def _notes(readings: dict[str, PropertyReading], *, is_timed: bool) -> tuple[str, ...]:
+    constant = [name.replace("_", " ") for name in PROPERTIES if name not in readings]
+    notes = [] if is_timed else [_NO_TIMES]
+    if constant:
+        notes.append(f"the same in every step, so there is nothing to tell: {', '.join(constant)}")
+    return tuple(notes)
