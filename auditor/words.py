@@ -22,9 +22,7 @@ SHORT_FAMILIES = {
     "stateful_remote_state": "state",
     "membership_property": "membership",
     "active_perturbation": "active",
-    "stateful_remote_state": "state",
     "timing_metadata": "timing",
-    "membership_property": "membership",
     "response_side": "response",
 }
 _ROWS = {
@@ -32,6 +30,11 @@ _ROWS = {
     "gradient_only": "gradient rows",
     "joint_forward_gradient": "forward and gradient rows together",
     "accumulated_history": "forward rows of all frames",
+}
+_PARTITION_READS = {
+    "norm_product": "products of the norms",
+    "sign_pattern": "signs and directions",
+    "gram_pattern": "inner products",
 }
 
 
@@ -67,7 +70,8 @@ def _support(result: Result, check: Check) -> str:
 
 
 def _partition(result: Result, check: Check) -> str:
-    return f"the norms of {_rows(result)} tell real rows from decoys: AUC {_at_least(check)}"
+    what = _PARTITION_READS.get(result.attack, "norms")
+    return f"the {what} of {_rows(result)} tell real rows from decoys: AUC {_at_least(check)}"
 
 
 def _linkage(_result: Result, check: Check) -> str:

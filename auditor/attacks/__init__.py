@@ -3,11 +3,13 @@
 An attack answers one question, and the question decides which view it is given and how it is scored:
 
     support     which units carry a gradient at all        (auditor/scorers/support.py)
-    partition   a score a unit, higher for real ones       (auditor/scorers/partition.py)
+    partition   a score a unit by its norm, higher for real ones    (auditor/scorers/partition.py)
+    partition_rows   the same by its whole row             (auditor/scorers/partition_rows.py)
     linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
     response    the same, from returned rows                (auditor/scorers/response.py)
     trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
+    metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
 
 A new attack is one file and one row here.
 """
@@ -16,13 +18,17 @@ from __future__ import annotations
 
 from auditor.attacks.base import Attack
 from auditor.attacks.gradient_support import GradientSupport
+from auditor.attacks.gram_pattern import GramPattern
 from auditor.attacks.latent_matching import LatentMatching
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.linkage import Linkage
 from auditor.attacks.model_completion import ModelCompletion
 from auditor.attacks.nearest_centroid import NearestCentroid
+from auditor.attacks.norm_product import NormProduct
 from auditor.attacks.row_norm import RowNorm
+from auditor.attacks.sign_pattern import SignPattern
+from auditor.attacks.traffic_profile import TrafficProfile
 from auditor.attacks.trajectory import TrajectoryProperty
 
 ATTACKS: dict[str, Attack] = {
@@ -30,12 +36,16 @@ ATTACKS: dict[str, Attack] = {
     for attack in (
         GradientSupport(),
         RowNorm(),
+        NormProduct(),
+        SignPattern(),
+        GramPattern(),
         Linkage(),
         LatentProbe(),
         LinearProbe(),
         NearestCentroid(),
         LatentMatching(),
         ModelCompletion(),
+        TrafficProfile(),
         TrajectoryProperty(),
     )
 }

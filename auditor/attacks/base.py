@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from auditor.capture import Integers
 from auditor.progress import Progress, Tick
 
-Question = Literal["support", "partition", "partition_rows", "linkage", "token", "response", "trajectory"]
+Question = Literal[
+    "support", "partition", "partition_rows", "linkage", "token", "response", "trajectory", "metadata", "reaction"
+]
 
 
 class Attack(Protocol):

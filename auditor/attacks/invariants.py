@@ -9,10 +9,12 @@ Shapes: F frames, R rows, D width.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 
 NUM_INVARIANTS = 22
+NUM_PAIR_STATISTICS = 20
 _TOP = 8
 _MAX_PAIR_VALUES = 1 << 24  # cosines in memory at once
 _EPSILON = 1e-12
@@ -32,25 +34,42 @@ def frame_invariants(rows_FRD: torch.Tensor) -> torch.Tensor:
     features = torch.zeros(*rows_FRD.shape[:2], NUM_INVARIANTS)
     features[..., 0] = norm
     features[..., 21] = position.expand_as(norm)
+    unit = unit_rows(rows_FRD)
+    features[..., 1:21] = pair_statistics(unit @ unit.transpose(1, 2))
+    return features
+
+
+def pair_statistics(values_FRR: torch.Tensor) -> torch.Tensor:
+    """What each row's values [F, R, R] with the other rows are like, the diagonal left out [F, R, 20].
+
+    Mean, standard deviation, largest, smallest; the 8 largest; the 8 largest in absolute value. Zeros without others.
+    """
+    num_rows = values_FRR.shape[1]
+    features = torch.zeros(*values_FRR.shape[:2], NUM_PAIR_STATISTICS)
     if num_rows == 1:
         return features
-    unit = unit_rows(rows_FRD)
     own = torch.eye(num_rows, dtype=torch.bool)
-    cosine = unit @ unit.transpose(1, 2)
-    others = cosine.masked_select(~own).reshape(*cosine.shape[:2], num_rows - 1)
-    features[..., 1] = others.mean(-1)
-    features[..., 2] = others.std(-1, correction=0)
-    features[..., 3] = others.amax(-1)
-    features[..., 4] = others.amin(-1)
+    others = values_FRR.masked_select(~own).reshape(*values_FRR.shape[:2], num_rows - 1)
+    features[..., 0] = others.mean(-1)
+    features[..., 1] = others.std(-1, correction=0)
+    features[..., 2] = others.amax(-1)
+    features[..., 3] = others.amin(-1)
     top = min(_TOP, num_rows - 1)
-    features[..., 5 : 5 + top] = others.topk(top, dim=-1).values
-    features[..., 13 : 13 + top] = others.abs().topk(top, dim=-1).values
+    features[..., 4 : 4 + top] = others.topk(top, dim=-1).values
+    features[..., 12 : 12 + top] = others.abs().topk(top, dim=-1).values
     return features
 
 
 def row_invariants(rows_MD: torch.Tensor, offsets: list[int]) -> torch.Tensor:
-    """Invariants [M, 22] of all rows; item f holds rows offsets[f]:offsets[f + 1]. Frames of one length go together."""
-    features = torch.zeros(len(rows_MD), NUM_INVARIANTS)
+    """Invariants [M, 22] of all rows; item f holds rows offsets[f]:offsets[f + 1]."""
+    return of_frames(frame_invariants, rows_MD, offsets, NUM_INVARIANTS)
+
+
+def of_frames(
+    compute: Callable[[torch.Tensor], torch.Tensor], rows_MD: torch.Tensor, offsets: Sequence[int], num_features: int
+) -> torch.Tensor:
+    """Features [M, K] that `compute` gives of frames [F, R, D]. Frames of one length go together."""
+    features = torch.zeros(len(rows_MD), num_features)
     by_length: dict[int, list[int]] = {}
     for start, end in itertools.pairwise(offsets):
         by_length.setdefault(end - start, []).append(start)
@@ -58,7 +77,7 @@ def row_invariants(rows_MD: torch.Tensor, offsets: list[int]) -> torch.Tensor:
         at_once = max(1, _MAX_PAIR_VALUES // (length * length))
         for begin in range(0, len(starts), at_once):
             index = torch.tensor(starts[begin : begin + at_once])[:, None] + torch.arange(length)
-            features[index] = frame_invariants(rows_MD[index])
+            features[index] = compute(rows_MD[index])
     return features
 
 

@@ -30,6 +30,14 @@ _GRADIENT_TOKENS = (
     'Gradient rows name tokens: use gradient.policy = "clip_noise" with a higher gradient.noise_multiplier or a lower '
     "clip."
 )
+_PATTERNS = (
+    "Rows show by more than their norm which ones are real: put rotation into frame.mechanisms against signs and "
+    "directions, and raise noise_multiplier of frame.clip_noise and of gradient against inner products."
+)
+_PRODUCTS = (
+    "Forward norm times gradient norm tells decoys from real rows, whatever scale_sign does: raise noise_multiplier of "
+    "frame.clip_noise and of gradient."
+)
 _FORWARD_TOKENS = (
     "Forward rows name tokens: put bottleneck, clip_noise and rotation into frame.mechanisms, and raise "
     "frame.clip_noise.noise_multiplier or lower frame.bottleneck.width."
@@ -43,6 +51,7 @@ _CLOSED = {
     ("partition_auc", GRADIENT_ONLY): (_GRADIENT_NORMS,),
     ("partition_auc", FORWARD_ONLY): (_FORWARD_NORMS,),
 }
+_BY_ATTACK = {"sign_pattern": (_PATTERNS,), "gram_pattern": (_PATTERNS,), "norm_product": (_PRODUCTS,)}
 _TOKENS = {
     FORWARD_ONLY: (_FORWARD_TOKENS,),
     GRADIENT_ONLY: (_GRADIENT_TOKENS,),
@@ -84,7 +93,8 @@ def _controls(report: Tree) -> list[str]:
             # The joint view repeats what either hop shows alone; only where neither does, both are named.
             steps += [] if family == JOINT and alone else _TOKENS.get(family, ())
         else:
-            steps += _CLOSED.get((check["metric"], family), ())
+            closed = _CLOSED.get((check["metric"], family), ())
+            steps += _BY_ATTACK.get(result["attack"], closed)
     # Raw gradients: the same setting ends the zeros and bears on norms and tokens. Say it once, first.
     if _SUPPORT in steps:
         steps = [_SUPPORT, *(step for step in steps if step not in (_SUPPORT, _GRADIENT_NORMS, _GRADIENT_TOKENS))]

@@ -10,7 +10,10 @@ from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
 from auditor.scorers.linkage import score_linkage
+from auditor.scorers.metadata import score_metadata
 from auditor.scorers.partition import score_partition
+from auditor.scorers.partition_rows import score_partition_rows
+from auditor.scorers.response import score_response
 from auditor.scorers.support import score_support
 from auditor.scorers.token import score_token
 from auditor.scorers.trajectory import score_trajectory
@@ -20,9 +23,12 @@ Scorer = Callable[[Attack, Material, str, Plan, Progress], Result]
 SCORERS: dict[str, Scorer] = {
     "support": score_support,
     "partition": score_partition,
+    "partition_rows": score_partition_rows,
     "linkage": score_linkage,
     "token": score_token,
     "trajectory": score_trajectory,
+    "response": score_response,
+    "metadata": score_metadata,
 }
 
 __all__ = ["SCORERS", "Scorer"]

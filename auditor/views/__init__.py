@@ -5,7 +5,9 @@ key (labels of select and test, documents) stays with the scorer.
 
     base      what all share: NotMeasurableError, for a view that this evidence cannot give
     token     rows of chosen items, to predict a token of each row     (forward_only, gradient_only, joint)
-    units     one norm a unit, to tell real units from decoys          (forward_only, gradient_only)
+    units     one norm a unit, to tell real units from decoys          (forward_only, gradient_only, joint)
+    unit_rows one row a unit, for the same                             (forward_only, gradient_only, joint)
     linkage   forward rows of all frames in order, without any label   (accumulated_history)
     trajectory   changes of the node's weights and moments         (stateful_remote_state)
+    response  returned rows with the texts of train documents          (response_side)
 """

@@ -1,4 +1,4 @@
-"""Norms of units, to tell real units from decoys (forward_only, gradient_only)."""
+"""Norms of units, to tell real units from decoys (forward_only, gradient_only, joint)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from auditor.capture import Capture, Flags, Integers
-from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
+from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.splits import TRAIN, Splits
 from auditor.views.base import FloatArray, NotMeasurableError
 
@@ -43,6 +43,9 @@ class Units:
     document: Integers
     forward_norm: FloatArray
     gradient_norm: FloatArray
+    first_row: Integers
+    """Number of its first row in the row table."""
+    num_rows: Integers
 
 
 def units(capture: Capture, splits: Splits) -> Units:
@@ -64,6 +67,8 @@ def units(capture: Capture, splits: Splits) -> Units:
         np.concatenate([splits.row_document[by_row], items.document[whole]]),
         np.concatenate([rows.forward_norm[by_row], per_item(rows.forward_norm**2)]),
         np.concatenate([rows.gradient_norm[by_row], per_item(rows.gradient_norm**2)]),
+        np.concatenate([np.flatnonzero(by_row), items.first[whole]]),
+        np.concatenate([np.ones(int(by_row.sum()), np.int64), items.num_rows[whole]]),
     )
 
 
@@ -77,9 +82,19 @@ def mixed_groups(table: Units) -> Flags:
     return np.asarray(((real > 0) & (real < total))[index])
 
 
+def unit_norm(table: Units, family: str) -> FloatArray:
+    """Norms [U] of one hop; in the joint family their products, which no scale of a row changes."""
+    norms = {
+        FORWARD_ONLY: table.forward_norm,
+        GRADIENT_ONLY: table.gradient_norm,
+        JOINT: table.forward_norm * table.gradient_norm,
+    }
+    return norms[family]
+
+
 def unit_view(table: Units, family: str, seed: int) -> tuple[UnitView, UnitKey]:
-    """The view of one hop's norms."""
-    norm = {FORWARD_ONLY: table.forward_norm, GRADIENT_ONLY: table.gradient_norm}[family]
+    """The view of one family's norms."""
+    norm = unit_norm(table, family)
     kept = np.flatnonzero(mixed_groups(table) & np.isfinite(norm))
     if not len(kept):
         raise NotMeasurableError("no frame of this hop holds both real rows and decoys")

@@ -1,0 +1,52 @@
+"""Tells real rows from decoys by the signs of their values, or by where they point.
+
+A scale never changes a sign, and clipping scales: what a norm classifier loses, a shifted mean keeps. Two readings,
+each the linear discriminant of the train units:
+
+    signs        -1, 0 and 1 of every coordinate
+    direction    the row at length one
+
+A fresh rotation of every frame defeats both; see gram_pattern.py for what it leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.gaussian_classes import fit_classes
+from auditor.attacks.invariants import unit_rows
+from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
+from auditor.progress import Progress
+from auditor.views.unit_rows import UnitRowsView
+
+
+class SignPattern:
+    """Linear discriminant of real units over signs and directions."""
+
+    name = "sign_pattern"
+    question: Question = "partition_rows"
+    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY)
+    knowledge = "captured rows of one hop; which rows of the train documents are real"
+    paper = "sign classifier of the partition, beside the zero-support read"
+
+    def run(self, view: UnitRowsView, settings: Any, progress: Progress) -> list[UnitScores]:
+        """Scores of all units by each reading; none when the train units are of one class only."""
+        del settings, progress
+        if view.train_real.all() or not view.train_real.any():
+            return []
+        rows = torch.from_numpy(view.rows)
+        return [
+            discriminant_scores("signs", rows.sign(), view),
+            discriminant_scores("direction", unit_rows(rows), view),
+        ]
+
+
+def discriminant_scores(name: str, features: torch.Tensor, view: UnitRowsView) -> UnitScores:
+    """Log-odds [U] of being real under the linear discriminant of the train units over features [U, K]."""
+    train, real = features[view.train_units], torch.from_numpy(view.train_real).long()
+    model = fit_classes(train, real, 2, spherical=False)
+    odds = model.logits(features, 0.0)
+    return UnitScores(name, (odds[:, 1] - odds[:, 0]).double().numpy())

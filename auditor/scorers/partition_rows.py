@@ -1,0 +1,122 @@
+"""Scores the partition question where the attack reads whole rows: the same AUC, twin and ceiling as for norms.
+
+In the control some real rows of a copy point one way, which keeps their norms: at most AUC .65 is there to be found.
+The joint view gets the same direction in both of its halves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import UnitScores
+from auditor.capture import Flags, Integers
+from auditor.channels import JOINT
+from auditor.material import Material
+from auditor.plan import Plan
+from auditor.progress import Progress, silent
+from auditor.results import Control, Result
+from auditor.rows import Rows
+from auditor.scorers.partition import (
+    CONTROL_AUC_RATIO,
+    TWIN_ALPHA,
+    auc_check,
+    auc_result,
+    best_reading,
+    deal_within_groups,
+    reading_values,
+)
+from auditor.scorers.planting import covered
+from auditor.views.base import NotMeasurableError
+from auditor.views.unit_rows import UnitRowsView, unit_rows_view
+from auditor.views.units import UnitKey
+
+CONTROL_COVERAGE_RATIO = 2 * CONTROL_AUC_RATIO - 1
+"""Share of real rows which, found without error among rows that read as chance, give that AUC."""
+
+
+def score_partition_rows(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
+    """AUC of the attack's best reading on the test documents."""
+    view, key = unit_rows_view(material.capture, material.splits, family, plan)
+    generator = np.random.default_rng(plan.split.seed)
+    readings = _read(attack, view, progress)
+    chosen, found = best_reading(readings, key, plan, generator)
+    progress("its shuffled twin", 0, 0)
+    dealt = UnitKey(deal_within_groups(key.real, view.group, generator), key.split, key.document)
+    twins = _read(attack, UnitRowsView(**(vars(view) | {"train_real": dealt.real[view.train_units]})), silent)
+    twin = best_reading(twins, dealt, plan, generator, TWIN_ALPHA)[1]
+    progress("its positive control", 0, 0)
+    controls = [_control(attack, view, key, plan, generator)]
+    return auc_result(
+        attack,
+        family,
+        check=auc_check(
+            "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
+        ),
+        given=f"rows of {len(view.rows)} units; which are real among the {len(view.train_units)} of train documents",
+        group=view.group,
+        key=key,
+        chosen=chosen,
+        found=found,
+        twin=twin,
+        controls=controls,
+        details={"readings": reading_values(readings, key, twins, dealt)},
+    )
+
+
+def plant_direction(
+    rows: Rows,
+    real: Flags,
+    *,
+    coverage_ratio: float,
+    amplitude_ratio: float,
+    seed: int,
+    num_parts: int = 1,
+    group: Integers | None = None,
+) -> Rows:
+    """A copy of rows [U, W] in which the covered real rows lean to one direction, with the norms that they had.
+
+    `num_parts` equal parts of a row get the same direction each. With groups, each group has a direction of its own.
+    """
+    planted = rows.copy()
+    chosen = covered(np.flatnonzero(real), coverage_ratio, seed) if amplitude_ratio > 0 else np.zeros(0, np.int64)
+    place = np.zeros(len(chosen), np.int64) if group is None else np.unique(group[chosen], return_inverse=True)[1]
+    width = rows.shape[1] // num_parts
+    size = (int(place.max(initial=0)) + 1, width)
+    directions = _unit(np.random.default_rng([seed, 4]).standard_normal(size).astype(np.float32))
+    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
+    for start in range(0, width * num_parts, width):
+        part = planted[:, start : start + width]
+        norm = np.linalg.norm(part[chosen], axis=1, keepdims=True)
+        part[chosen] = norm * _unit(keep * _unit(part[chosen]) + np.float32(amplitude_ratio) * directions[place])
+    return planted
+
+
+def _read(attack: Attack, view: UnitRowsView, progress: Progress) -> list[UnitScores]:
+    readings: list[UnitScores] = attack.run(view, None, progress)
+    if not readings:
+        raise NotMeasurableError("the train documents hold only real rows or only decoys")
+    return readings
+
+
+def _control(attack: Attack, view: UnitRowsView, key: UnitKey, plan: Plan, generator: np.random.Generator) -> Control:
+    planted = plant_direction(
+        view.rows,
+        key.real,
+        coverage_ratio=CONTROL_COVERAGE_RATIO,
+        amplitude_ratio=1.0,
+        seed=plan.split.seed,
+        num_parts=2 if view.family == JOINT else 1,
+    )
+    readings = _read(attack, UnitRowsView(**(vars(view) | {"rows": planted})), silent)
+    found = best_reading(readings, key, plan, generator)[1]
+    return Control(
+        f"{CONTROL_COVERAGE_RATIO:.0%} of real rows turned to one direction",
+        found.auc_ratio,
+        found.lower_ratio is not None and found.lower_ratio > plan.ceilings.partition_auc_ratio,
+    )
+
+
+def _unit(rows: Rows) -> Rows:
+    length: Rows = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    return rows / length

@@ -1,0 +1,78 @@
+"""Rows of units, to tell real units from decoys by more than their norm (forward_only, gradient_only, joint).
+
+A unit of a gram frame is its row, a sequence of a transformer batch is the mean of its rows. The joint view has the
+forward row in its first half and the gradient row in its second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from auditor.capture import Capture, Flags, Integers
+from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.plan import Plan
+from auditor.rows import Rows, RowStore
+from auditor.splits import TRAIN, Splits
+from auditor.views.base import NotMeasurableError
+from auditor.views.units import UnitKey, mixed_groups, unit_norm, units
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRowsView:
+    """Row [U, W] and group of every unit [U]; those of a group stand together. Train units come with the answer."""
+
+    family: str
+    rows: Rows
+    group: Integers
+    train_units: Integers
+    train_real: Flags
+    seed: int
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each group begins, and the end."""
+        return [0, *(np.flatnonzero(np.diff(self.group)) + 1).tolist(), len(self.group)]
+
+
+def unit_rows_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[UnitRowsView, UnitKey]:
+    """The view of one family: whole groups, all or an even random share that fits the plan's limits."""
+    table = units(capture, splits)
+    kept = np.flatnonzero(mixed_groups(table) & np.isfinite(unit_norm(table, family)))
+    if not len(kept):
+        raise NotMeasurableError("no frame of this hop holds both real rows and decoys")
+    kept = kept[np.argsort(table.group[kept], kind="stable")]
+    kept = kept[_sample(table.group[kept], capture.forward.width * (2 if family == JOINT else 1), plan)]
+    first, count = table.first_row[kept], table.num_rows[kept]
+    parts = []
+    if family in (FORWARD_ONLY, JOINT):
+        parts.append(_mean_rows(capture.forward, first, count))
+    if family in (GRADIENT_ONLY, JOINT):
+        item = capture.rows.item[first]
+        moved = capture.items.gradient_first[item] + first - capture.items.first[item]
+        parts.append(_mean_rows(capture.gradient, moved, count))
+    real, split = table.real[kept], table.split[kept]
+    train = np.flatnonzero(split == TRAIN)
+    rows = np.concatenate(parts, axis=1)
+    view = UnitRowsView(family, rows, table.group[kept], train, real[train], plan.split.seed)
+    return view, UnitKey(real, split, table.document[kept])
+
+
+def _sample(group: Integers, width: int, plan: Plan) -> Flags:
+    """Which units [U] are in the groups of the view."""
+    names = np.unique(group)
+    limit = int(plan.probe.max_view_bytes // max(1.0, 4 * width * len(group) / len(names)))
+    limit = min(limit, plan.probe.max_frames) if plan.probe.max_frames else limit
+    if len(names) <= limit:
+        return np.ones(len(group), bool)
+    return np.isin(group, np.random.default_rng(plan.split.seed).permutation(names)[: max(1, limit)])
+
+
+def _mean_rows(store: RowStore, first: Integers, count: Integers) -> Rows:
+    """Mean of the rows first:first + count of every unit [U, D]."""
+    if (count == 1).all():
+        return store.gather(first)
+    starts = np.cumsum(count) - count
+    rows = store.gather(np.repeat(first - starts, count) + np.arange(int(count.sum())))
+    return np.asarray(np.add.reduceat(rows, starts, axis=0) / count[:, None], np.float32)
