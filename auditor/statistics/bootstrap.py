@@ -18,6 +18,7 @@ import numpy as np
 from auditor.statistics.clusters import FloatArray
 
 FEWEST_CLUSTERS = 5
+FEW_CLUSTERS = 20  # below it percentile bounds cover visibly less than nominal
 _SMALLEST_SHARE = 1e-3  # of the standard error: a replicate below it would give an infinite t
 _CHUNK = 256  # replicates drawn at a time
 
