@@ -33,6 +33,7 @@ from tln.report import Report, as_tree
 from tln.results_folder import refuse_used, results_folder, write_results
 from tln.settings import TlnSettings, check_training
 from tln.topology.opening import sessions_of
+from tln.topology.replicas import ReplicaCrossing
 from tln.train_settings import TrainSettings
 from tln.trainer import Trainer, TrainingText
 from tln.transport import Transport
@@ -211,6 +212,7 @@ def _run(
         frames_a_second=steps * settings.train.frames_per_step / history.seconds,
         adversaries=_adversary_report(trainer),
         ledger=ledger.summary(),
+        deviating_answers=dict(model.crossing.suspects) if isinstance(model.crossing, ReplicaCrossing) else {},
     )
 
 

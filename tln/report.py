@@ -28,6 +28,8 @@ class Report:
     frames_a_second: float
     adversaries: dict[str, Any]
     ledger: dict[str, Any]
+    deviating_answers: dict[str, int]
+    """How many answers of each replica were not those of the median; empty without replicas."""
 
 
 def as_tree(report: Report) -> dict[str, Any]:
@@ -53,4 +55,5 @@ def as_tree(report: Report) -> dict[str, Any]:
         "frames_a_second": report.frames_a_second,
         "adversaries": report.adversaries,
         "ledger": report.ledger,
+        "deviating_answers": report.deviating_answers,
     }

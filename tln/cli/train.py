@@ -99,6 +99,8 @@ def _show(settings: TlnSettings, report: Report) -> None:
     )
     for reason in ledger["reasons"]:
         typer.echo(f"  because {reason}")
+    for node, count in report.deviating_answers.items():
+        typer.secho(f"untrusted node {node} deviated from the median {count} times", fg="red", bold=True)
     typer.echo(f"report: {Path(settings.train.out) / 'report.json'}")
     if settings.record.folder:
         typer.echo(f"{'bundle' if settings.record.wire else 'truth'}: {settings.record.folder}")

@@ -202,6 +202,19 @@ def test_the_median_goes_on_without_the_liar_when_it_is_only_reported(
         assert split.model.crossing.suspects == {nodes[1].settings.listen: 1}
 
 
+def test_the_report_of_a_training_run_counts_what_the_liar_answered(
+    start_node: Callable[..., Any], settings_for: Callable[..., TlnSettings], tmp_path: Path
+) -> None:
+    """By its address, and nobody else."""
+    nodes = [start_node() for _ in range(3)]
+    _lie(nodes[2], 1.5)
+    settings = settings_for(nodes, "replicas", LATENT, {"topology": {"on_deviation": "warn"}})
+    _train(settings)
+    counted = json.loads((tmp_path / "out" / "report.json").read_text())["deviating_answers"]
+    assert list(counted) == [nodes[2].settings.listen]
+    assert counted[nodes[2].settings.listen] >= settings.train.steps
+
+
 def test_a_node_that_is_gone_is_named(
     start_node: Callable[..., Any], settings_for: Callable[..., TlnSettings], batch: torch.Tensor
 ) -> None:

@@ -115,7 +115,8 @@ def test_sections_are_read_from_a_file_and_the_environment(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"])
 def test_times_are_positive(name: str) -> None:
     """Named in the message."""
+    times: dict[str, Any] = {name: 0.0}
     with pytest.raises(SettingsError, match=name):
-        ConnectionSettings(**{name: 0.0})
+        ConnectionSettings(**times)
     with pytest.raises(SettingsError, match="retry_attempts"):
         ConnectionSettings(retry_attempts=-1)
