@@ -27,16 +27,18 @@ Part = Result | NotMeasured
 
 
 class Store:
-    """The parts below one folder. `folder` None keeps nothing."""
+    """The parts below one folder, each a dataclass of `kinds`. `folder` None keeps nothing."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path | None = None, *, kinds: Mapping[str, type[Any]] = _KINDS, schema: str = _SCHEMA
+    ) -> None:
+        self._folder, self._kinds, self._schema = folder, kinds, schema
 
     def begin(self, stamp: Mapping[str, Any]) -> None:
         """Writes the stamp, or compares it with the one that is there. SettingsError when they differ."""
         if self._folder is None:
             return
-        wanted = {"schema": _SCHEMA, **stamp}
+        wanted = {"schema": self._schema, **stamp}
         found = _read(self._folder / _STAMP)
         if found is None:
             _write(self._folder / _STAMP, wanted)
@@ -47,18 +49,18 @@ class Store:
                 remedy="audit with the plan, bundles, truth and software it was begun with, or give a new --out",
             )
 
-    def get(self, name: str) -> tuple[Part, float] | None:
+    def get(self, name: str) -> tuple[Any, float] | None:
         """A finished part and the seconds that it took; None when there is none."""
         tree = None if self._folder is None else _read(self._folder / _file(name))
-        return None if tree is None else _parse(tree, name)
+        return None if tree is None else _parse(tree, name, self._kinds)
 
-    def put(self, name: str, part: Part, seconds: float) -> Part:
+    def put(self, name: str, part: Any, seconds: float) -> Any:
         """Keeps a part, and gives it back as a reader of the store would get it."""
-        kind = "result" if isinstance(part, Result) else "not_measured"
+        kind = next(kind for kind, cls in self._kinds.items() if isinstance(part, cls))
         tree = {"kind": kind, "seconds": seconds, "value": plain(part)}
         if self._folder is not None:
             _write(self._folder / _file(name), tree)
-        return _parse(json.loads(_text(tree)), name)[0]
+        return _parse(json.loads(_text(tree)), name, self._kinds)[0]
 
 
 def count_parts(out: Path) -> int:
@@ -104,9 +106,9 @@ def _read(file: Path) -> dict[str, Any] | None:
         raise _damaged(file.name) from None
 
 
-def _parse(tree: Mapping[str, Any], name: str) -> tuple[Part, float]:
+def _parse(tree: Mapping[str, Any], name: str, kinds: Mapping[str, type[Any]]) -> tuple[Any, float]:
     try:
-        adapter: pydantic.TypeAdapter[Part] = pydantic.TypeAdapter(_KINDS[tree["kind"]])
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(kinds[tree["kind"]])
         return adapter.validate_python(tree["value"]), float(tree["seconds"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(name) from None

@@ -1,0 +1,168 @@
+"""One calibration from start to end: every attack of a plan on every family, at every dose, several times.
+
+Repetition r splits the documents with the plan's seed + r and doses with that seed: repetition 0 without a dose is the
+audit's own reading, but for the limits of `[calibration]` (frames, restarts), which bound the cost. The result holds no
+time: the same bundles, plan and software give the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import splitwire
+from auditor.attacks import ATTACKS
+from auditor.battery import plan_pairs
+from auditor.calibration import INSTRUMENTS, Dose, Instrument, Reading
+from auditor.calibration.base import modes_of
+from auditor.calibration.ladder import Calibrated, Ladder, build_ladder
+from auditor.evidence import evidence_digests, open_evidence
+from auditor.material import Material
+from auditor.opening import opened_material
+from auditor.plan import DoseMode, Plan
+from auditor.progress import Progress, silent
+from auditor.representation import representation
+from auditor.results import NotMeasured, plain
+from auditor.splits import split_capture
+from auditor.store import Store
+from auditor.views.base import NotMeasurableError
+from splitwire.bundles.manifest import software_versions
+from splitwire.errors import BundleError
+from splitwire.settings import to_tree
+
+SCHEMA = "splitwire.calibration/1"
+PARTS_SCHEMA = "splitwire.calibration-parts/1"
+_KINDS: dict[str, type[Any]] = {"calibrated": Calibrated, "not_calibrated": NotMeasured}
+Part = Calibrated | NotMeasured
+_Column = tuple[DoseMode, float]
+
+
+def run_calibration(
+    folders: Sequence[Path],
+    *,
+    key: Path,
+    plan: Plan,
+    truth_files: Sequence[Path] = (),
+    trust: Path | None = None,
+    progress: Progress = silent,
+    parts: Path | None = None,
+) -> dict[str, Any]:
+    """The calibration of a plan on these bundles, as plain values. Finished (attack, family) are kept below `parts`.
+
+    BundleError when no frame joins the truth.
+    """
+    evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust, progress=progress)
+    versions = {**software_versions(), "auditor": splitwire.__version__}
+    digests = evidence_digests(folders, truth_files)
+    store = Store(parts, kinds=_KINDS, schema=PARTS_SCHEMA)
+    store.begin({"plan_hash": plan.hash, "versions": versions, **digests})
+    with opened_material(evidence, plan, progress) as opened:
+        material = opened.material
+        if not len(material.capture.items):
+            remedy = "give bundles with their truth.sealed"
+            raise BundleError("no frame of these bundles joins the truth", remedy=remedy)
+        found = list(_calibrate_all(material, plan, store, progress))
+        shape = representation(material.sources, material.capture)
+    tree = {
+        "schema": SCHEMA,
+        "plan": {"name": plan.name, "hash": plan.hash, "settings": to_tree(plan)},
+        "versions": versions,
+        "representation": shape,
+        "digests": digests,
+        "calibrated": [part for part in found if isinstance(part, Calibrated)],
+        "not_calibrated": [part for part in found if isinstance(part, NotMeasured)],
+        "problems": list(opened.problems),
+        "notes": list(opened.notes),
+    }
+    return dict(plain(tree))
+
+
+def bounded(plan: Plan) -> Plan:
+    """The plan with the limits of its calibration: fewer frames and restarts, nothing else."""
+    limit = plan.calibration.max_frames
+    frames = min(limit, plan.probe.max_frames) if limit and plan.probe.max_frames else limit or plan.probe.max_frames
+    restarts = min(plan.calibration.restarts, plan.probe.restarts)
+    return replace(plan, probe=replace(plan.probe, max_frames=frames, restarts=restarts))
+
+
+def calibrate(attack_name: str, family: str, material: Material, plan: Plan, progress: Progress) -> Part:
+    """All ladders of one attack on one family."""
+    attack, limited = ATTACKS[attack_name], bounded(plan)
+    if attack.question not in INSTRUMENTS:
+        return NotMeasured(attack_name, family, f"the question {attack.question!r} has no instrument")
+    columns: dict[_Column, dict[str, dict[float, list[Reading]]]] = {}
+    for repetition in range(plan.calibration.repetitions):
+        seed = plan.split.seed + repetition
+        again = replace(limited, split=replace(plan.split, seed=seed))
+        splits = split_capture(material.capture, again.split)
+        try:
+            instrument = INSTRUMENTS[attack.question](attack, replace(material, splits=splits), family, again)
+            for column, dose, readings in _read_all(instrument, plan, seed, repetition, progress):
+                for reading in readings:
+                    by_coverage = columns.setdefault(column, {}).setdefault(reading.metric, {})
+                    by_coverage.setdefault(0.0 if dose is None else dose.coverage_ratio, []).append(reading)
+        except NotMeasurableError as error:
+            return NotMeasured(attack_name, family, str(error))
+    return Calibrated(
+        attack_name,
+        family,
+        attack.question,
+        instrument.carrier,
+        instrument.leak,
+        limited.probe.max_frames,
+        tuple(_ladders(columns, plan)),
+    )
+
+
+def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progress) -> Iterator[Part]:
+    pairs = plan_pairs(plan)
+    for number, (name, family) in enumerate(pairs, start=1):
+        kept = store.get(f"{name}/{family}")
+        if kept is not None:
+            yield kept[0]
+            continue
+        prefix, started = f"{number}/{len(pairs)} {name} on {family}", time.monotonic()
+
+        def labelled(label: str, done: int, total: int, prefix: str = prefix) -> None:
+            progress(f"{prefix}: {label}", done, total)
+
+        labelled("starting", 0, 0)
+        part = calibrate(name, family, material, plan, labelled)
+        yield store.put(f"{name}/{family}", part, time.monotonic() - started)
+
+
+def _read_all(
+    instrument: Instrument, plan: Plan, seed: int, repetition: int, progress: Progress
+) -> Iterator[tuple[_Column, Dose | None, list[Reading]]]:
+    """Readings of every column (mode, amplitude) and coverage; no dose is read once, for all columns."""
+    settings = plan.calibration
+    amplitudes = sorted(set(settings.amplitudes)) if instrument.is_graded else [1.0]
+    columns = [(mode, amplitude) for mode in modes_of(instrument, settings.modes) for amplitude in amplitudes]
+    coverages = sorted(set(settings.coverages))
+    each = 1 + len(columns) * len(coverages)
+    total, done = each * settings.repetitions, each * repetition
+    progress(f"repetition {repetition + 1}, no dose", done, total)
+    undosed = instrument.read(None, seed)
+    for column in columns:
+        yield column, None, undosed
+    for mode, amplitude in columns:
+        for coverage in coverages:
+            done += 1
+            progress(f"repetition {repetition + 1}, {mode} in {coverage:.0%} of the {instrument.carrier}", done, total)
+            dose = Dose(coverage, amplitude, mode)
+            yield (mode, amplitude), dose, instrument.read(dose, seed)
+
+
+def _ladders(columns: dict[_Column, dict[str, dict[float, list[Reading]]]], plan: Plan) -> Iterator[Ladder]:
+    for (mode, amplitude), metrics in columns.items():
+        for readings in metrics.values():
+            yield build_ladder(
+                readings,
+                mode=mode,
+                amplitude_ratio=amplitude,
+                power_ratio=plan.calibration.power_ratio,
+                alpha=plan.statistics.alpha,
+            )
