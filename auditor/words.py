@@ -78,6 +78,14 @@ def _linkage(_result: Result, check: Check) -> str:
     return f"rows of earlier frames tell decoys from real rows: AUC {_at_least(check)}"
 
 
+def _membership(_result: Result, check: Check) -> str:
+    return f"the node's own weights tell documents trained on from documents held out: AUC {_at_least(check)}"
+
+
+def _members_found(_result: Result, check: Check) -> str:
+    return f"at 1 % false alarms the node's own weights find this share of the members: {_at_least(check)}"
+
+
 def _trajectory(_result: Result, check: Check) -> str:
     what = {"rare_tokens_property_auc": "rare tokens", "length_property_auc": "length"}[check.metric]
     return f"the node's own weights and moments tell the {what} of the documents that trained: AUC {_at_least(check)}"
@@ -104,6 +112,8 @@ _LEAKS: dict[str, Callable[[Result, Check], str]] = {
     "exact_support_frames": _support,
     "partition_auc": _partition,
     "linkage_auc": _linkage,
+    "membership_auc": _membership,
+    "membership_tpr_at_1_percent_fpr": _members_found,
     "rare_tokens_property_auc": _trajectory,
     "length_property_auc": _trajectory,
     "token_top1_gate": _gate,

@@ -125,7 +125,7 @@ def connect(
         settings.record,
         effective=effective,
         run_key=run_key,
-        facts=truth_facts(settings.model, config),
+        facts={**truth_facts(settings.model, config), "canary_prefix": settings.corpus.canary_prefix},
         documents=documents,
     )
     with (

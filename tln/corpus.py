@@ -48,6 +48,11 @@ class CorpusSettings:
     """Documents that are read; 0 for all."""
     max_blocks_per_document: int = 0
     """Blocks of one document that are used; 0 for all."""
+    canary_prefix: str = ""
+    """Documents whose id begins with this are canaries, to show that an audit of membership finds what it looks for;
+    empty for none."""
+    canary_repeats: int = 20
+    """How often an epoch holds the blocks of a canary that trains."""
     public_blocks: int = 16
     """Blocks of public text that a calibration reads."""
 
@@ -102,6 +107,8 @@ def check_corpus(settings: CorpusSettings) -> None:
     for name in ("max_documents", "max_blocks_per_document", "public_blocks"):
         if getattr(settings, name) < 0:
             raise SettingsError(f"corpus.{name} is {getattr(settings, name)}", remedy="use 0 (no limit) or a count")
+    if settings.canary_repeats < 1:
+        raise SettingsError(f"corpus.canary_repeats is {settings.canary_repeats}", remedy="use at least 1, such as 20")
 
 
 def read_documents(path: Path, max_documents: int = 0) -> list[Document]:

@@ -26,6 +26,7 @@ from tln.corpus import Blocks, Membership, split_members
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
 from tln.keys import RunKey
 from tln.ledger import Ledger, RowPrices, reasons_against
+from tln.membership import cross_membership_blocks, membership_blocks, training_blocks
 from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
@@ -110,7 +111,8 @@ def _trainer(
 ) -> Trainer:
     needs_targets = settings.loss.needs_targets
     targets = prepared.targets if needs_targets else None
-    text = TrainingText(texts.private, membership.train, prepared.hidden, targets, prepared.baseline_nats)
+    members = training_blocks(membership, texts.private, settings.corpus)
+    text = TrainingText(texts.private, members, prepared.hidden, targets, prepared.baseline_nats)
     public = None
     if settings.train.public_steps and texts.public is not None:
         targets = prepared.public_targets if needs_targets else None
@@ -199,6 +201,7 @@ def _run(
     trainer.prime(progress)
     history = trainer.train(progress, keep)
     utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)
+    _cross_members(settings, model, run_key, texts.private, membership, progress)
     steps = trainer.num_steps
     return Report(
         effective=dict(connected.effective),
@@ -214,6 +217,21 @@ def _run(
         ledger=ledger.summary(),
         deviating_answers=dict(model.crossing.suspects) if isinstance(model.crossing, ReplicaCrossing) else {},
     )
+
+
+def _cross_members(
+    settings: TlnSettings,
+    model: SplitModelForCausalLM,
+    run_key: RunKey,
+    blocks: Blocks,
+    membership: Membership,
+    progress: Progress,
+) -> None:
+    """Evaluation frames of members and held-out documents, when the settings ask for them."""
+    count = settings.train.membership_blocks
+    if count:
+        chosen = membership_blocks(membership, blocks, count, run_key.stream(_SET_UP_SCOPE, 0, "membership-frames"))
+        cross_membership_blocks(model, blocks, chosen, settings.train.frames_per_step, progress)
 
 
 def _ledger(

@@ -17,6 +17,7 @@ _COUNTS_AND_RATES = (
     "warmup_steps",
     "max_gradient_norm",
     "max_evaluation_blocks",
+    "membership_blocks",
     "public_steps",
     "checkpoint_every",
 )
@@ -66,6 +67,9 @@ class TrainSettings:
     """Whether the last layers are trained too."""
     max_evaluation_blocks: int = 64
     """Held-out blocks that the utility gate scores; 0 for all."""
+    membership_blocks: int = 0
+    """Blocks of members, and as many held-out ones, that cross as evaluation frames at the end, mixed, so that an audit
+    of the gram stack can measure membership; 0 sends none."""
     utility_ceiling_nats: float = 0.35
     """Largest acceptable increase of held-out cross-entropy over the unsplit model."""
     remote_checkpoint: str = ""

@@ -9,6 +9,7 @@ An attack answers one question, and the question decides which view it is given 
     token       arms that each name a token a row          (auditor/scorers/token.py)
     response    the same, from returned rows                (auditor/scorers/response.py)
     trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
+    membership  a score a candidate document                (auditor/scorers/membership.py)
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
 
 A new attack is one file and one row here.
@@ -23,6 +24,7 @@ from auditor.attacks.latent_matching import LatentMatching
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.linkage import Linkage
+from auditor.attacks.membership import Membership
 from auditor.attacks.model_completion import ModelCompletion
 from auditor.attacks.nearest_centroid import NearestCentroid
 from auditor.attacks.norm_product import NormProduct
@@ -47,6 +49,7 @@ ATTACKS: dict[str, Attack] = {
         ModelCompletion(),
         TrafficProfile(),
         TrajectoryProperty(),
+        Membership(),
     )
 }
 

@@ -13,7 +13,8 @@ from auditor.capture import Integers
 from auditor.progress import Progress, Tick
 
 Question = Literal[
-    "support", "partition", "partition_rows", "linkage", "token", "response", "trajectory", "metadata", "reaction"
+    "support", "partition", "partition_rows", "linkage", "token", "response", "trajectory", "metadata", "reaction",
+    "membership",
 ]
 
 

@@ -11,6 +11,7 @@ from auditor.progress import Progress
 from auditor.results import Result
 from auditor.scorers.linkage import score_linkage
 from auditor.scorers.metadata import score_metadata
+from auditor.scorers.membership import score_membership
 from auditor.scorers.partition import score_partition
 from auditor.scorers.partition_rows import score_partition_rows
 from auditor.scorers.response import score_response
@@ -27,6 +28,7 @@ SCORERS: dict[str, Scorer] = {
     "linkage": score_linkage,
     "token": score_token,
     "trajectory": score_trajectory,
+    "membership": score_membership,
     "response": score_response,
     "metadata": score_metadata,
 }

@@ -9,5 +9,6 @@ key (labels of select and test, documents) stays with the scorer.
     unit_rows one row a unit, for the same                             (forward_only, gradient_only, joint)
     linkage   forward rows of all frames in order, without any label   (accumulated_history)
     trajectory   changes of the node's weights and moments         (stateful_remote_state)
+    membership   candidates and the node's first and last weights  (membership_property)
     response  returned rows with the texts of train documents          (response_side)
 """

@@ -1,0 +1,216 @@
+"""Tells documents trained on from documents held out, by how the node's own weights take them.
+
+Transformer stack: a candidate text goes through the public layers, the snapshotted ones and the public tail. Training
+lowers the loss of what it was done on more than that of other text; the loss before training calibrates how hard a text
+is (Watson et al. 2022).
+
+    loss         loss under the last weights
+    loss_drop    loss under the first weights less that under the last
+    learned      logistic regression on both and on the largest drop of a token, fitted on known candidates
+
+Gram stack: candidates are frames. A surrogate reads them before and after training; nothing tells its private loss, so
+the score is what changed.
+
+    change       how far the last weights move a frame from where the first ones put it
+    surrogate    regression on that, on residuals before and after, and on the gradient of the residual: its length and
+                 its cosine with the way that the weights went
+    frame        regression on norms and cosines of the frame itself: needs no weights
+    all          both
+
+Shapes: C candidates, K measures, F frames or texts, R rows, D width, B texts of one batch, T positions, H hidden width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.row_norm import fit_logistic
+from auditor.capture import Flags, Integers
+from auditor.channels import MEMBERSHIP_PROPERTY
+from auditor.progress import Progress, silent
+from auditor.public_model import PublicModel
+from auditor.views.base import FloatArray
+from auditor.views.membership import MembershipView, State
+from splitwire.backbone import MiddleModel
+from splitwire.gram import GramNetwork
+from splitwire.v1 import stack_pb2
+
+_BATCH_TEXTS = 16
+_SMALLEST = 1e-12
+_PARAMETER = "parameter."
+_GRAM_FIELDS = ("width", "num_experts", "num_layers", "radial", "sign_invariant")
+_TEXT_READINGS = {"loss": (0,), "loss_drop": (1,), "learned": (0, 1, 2)}
+_FRAME_READINGS = {"change": (0,), "surrogate": (0, 1, 2, 3, 4), "frame": (5, 6, 7, 8), "all": tuple(range(9))}
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """What was measured of every candidate [C, K]; a larger value speaks for a member where one column is a score."""
+
+    values: FloatArray
+    readings: dict[str, tuple[int, ...]]
+    known: Integers
+    known_member: Flags
+
+    def planted(self, candidates: Integers, amplitude_ratio: float) -> Measures:
+        """A copy in which these candidates stand out by a share of the spread, in every measure."""
+        values = self.values.copy()
+        values[candidates] += amplitude_ratio * self.values.std(0)
+        return replace(self, values=values)
+
+
+class Membership:
+    """Members by the snapshots' reaction to candidates."""
+
+    name = "membership"
+    question: Question = "membership"
+    families: tuple[str, ...] = (MEMBERSHIP_PROPERTY,)
+    knowledge = (
+        "first and last snapshot of the node's weights; candidate texts and the public model (transformer stack), or "
+        "evaluation frames of the candidates (gram stack); which train documents are members"
+    )
+    paper = "difficulty-calibrated membership inference (Watson et al. 2022); TPR at low FPR (Carlini et al. 2022)"
+
+    def run(self, view: MembershipView, settings: Any, progress: Progress) -> list[UnitScores]:
+        """Scores of all candidates [C] by each reading."""
+        del settings
+        return self.read(self.measure(view, progress))
+
+    def measure(self, view: MembershipView, progress: Progress = silent) -> Measures:
+        """The costly part: what the snapshots do to the candidates."""
+        rows = _measure_texts(view, view.model, progress) if view.model is not None else _measure_frames(view, progress)
+        count = np.bincount(view.owner, minlength=view.num_candidates)[:, None]
+        values = np.stack([np.bincount(view.owner, column, minlength=view.num_candidates) for column in rows.T], axis=1)
+        readings = _TEXT_READINGS if view.model is not None else _FRAME_READINGS
+        return Measures(values / count, readings, view.known, view.known_member)
+
+    def read(self, measures: Measures) -> list[UnitScores]:
+        """One score a reading."""
+        return [
+            UnitScores(name, _learned(measures, columns) if len(columns) > 1 else measures.values[:, columns[0]])
+            for name, columns in measures.readings.items()
+        ]
+
+
+def _learned(measures: Measures, columns: tuple[int, ...]) -> FloatArray:
+    values = measures.values[:, columns]
+    train = values[measures.known]
+    spread = train.std(0)
+    scaled = (values - train.mean(0)) / np.where(spread > 0, spread, 1.0)
+    weights = fit_logistic(scaled[measures.known], measures.known_member)
+    return np.asarray(scaled @ weights[:-1])
+
+
+@torch.no_grad()
+def _measure_texts(view: MembershipView, model: PublicModel, progress: Progress) -> FloatArray:
+    """Loss after (negative), drop, largest drop of a token, of every text [F, 3]."""
+    first, last = (_with_weights(model.middle, state, view.facts) for state in (view.start, view.end))
+    rows = np.zeros((len(view.texts), 3))
+    for done, numbers in enumerate(_batches(view.texts)):
+        progress("candidates", done * _BATCH_TEXTS, len(view.texts))
+        ids_BT = torch.from_numpy(np.stack([view.texts[n] for n in numbers]))
+        hidden_BTH = model.head(ids_BT[:, :-1])
+        before_BT, after_BT = (_losses(model, middle(hidden_BTH), ids_BT[:, 1:]) for middle in (first, last))
+        drop_BT = before_BT - after_BT
+        rows[numbers] = torch.stack([-after_BT.mean(1), drop_BT.mean(1), drop_BT.amax(1)], dim=1).double().numpy()
+    return rows
+
+
+def _batches(texts: Any) -> Iterator[list[int]]:
+    """Numbers of texts of one length, a few at a time."""
+    by_length: dict[int, list[int]] = {}
+    for number, text in enumerate(texts):
+        by_length.setdefault(len(text), []).append(number)
+    for numbers in by_length.values():
+        for start in range(0, len(numbers), _BATCH_TEXTS):
+            yield numbers[start : start + _BATCH_TEXTS]
+
+
+def _losses(model: PublicModel, returned_BTH: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy [B, T] of the public tail over returned rows."""
+    logits = model.tail.logits(model.tail(returned_BTH)).float()
+    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels_BT, reduction="none")
+
+
+def _with_weights(middle: MiddleModel, state: State, facts: dict[str, Any]) -> MiddleModel:
+    """A copy of the delegated layers with the snapshot's parameters, or with its adapters merged in."""
+    own = copy.deepcopy(middle).float()
+    tensors = {name.removeprefix(_PARAMETER): value for name, value in state.items() if name.startswith(_PARAMETER)}
+    parameters = dict(own.body.named_parameters())
+    with torch.no_grad():
+        for name, value in tensors.items():
+            if name in parameters:
+                parameters[name].copy_(torch.from_numpy(value))
+            elif ".lora_A." in name:
+                target = parameters[f"{name.partition('.lora_A.')[0]}.weight"]
+                down, up = torch.from_numpy(value), torch.from_numpy(tensors[name.replace(".lora_A.", ".lora_B.")])
+                change = float(facts["lora_alpha"]) / float(facts["lora_rank"]) * (up @ down)
+                target.add_(change.T if _is_transposed(own, name) else change)
+    return own
+
+
+def _is_transposed(middle: MiddleModel, name: str) -> bool:
+    """GPT-2's layers hold their weights the other way round."""
+    module = middle.body.get_submodule(name.partition(".lora_A.")[0])
+    return not isinstance(module, torch.nn.Linear)
+
+
+def _measure_frames(view: MembershipView, progress: Progress) -> FloatArray:
+    """Measures of every frame [F, 9]: five of the surrogate's reaction, four of the frame itself."""
+    first, last = _network(view, view.start), _network(view, view.end)
+    way = torch.cat([(b - a).flatten() for a, b in zip(first.parameters(), last.parameters(), strict=True)]).detach()
+    rows = np.zeros((len(view.frames), 9))
+    for number, frame in enumerate(view.frames):
+        if number % 64 == 0:
+            progress("candidates", number, len(view.frames))
+        frame_RD = torch.from_numpy(np.ascontiguousarray(frame, dtype=np.float32))
+        rows[number] = [*_reaction(first, last, way, frame_RD), *_shape(frame.astype(np.float64))]
+    return rows
+
+
+def _network(view: MembershipView, state: State) -> GramNetwork:
+    settings = stack_pb2.GramSettings(**{name: view.facts[name] for name in _GRAM_FIELDS})
+    network = GramNetwork(settings, torch.Generator().manual_seed(0))
+    network.load_state_dict(
+        {n.removeprefix(_PARAMETER): torch.from_numpy(v) for n, v in state.items() if n.startswith(_PARAMETER)}
+    )
+    return network
+
+
+def _reaction(first: GramNetwork, last: GramNetwork, way: torch.Tensor, frame_RD: torch.Tensor) -> list[float]:
+    """Log change, residual after and before (log, relative), log gradient length, cosine with the weights' way."""
+    with torch.no_grad():
+        before_RD = first(frame_RD[None])[0]
+    after_RD = last(frame_RD[None])[0]
+    loss = 0.5 * (after_RD - frame_RD).square().sum() / len(frame_RD)
+    gradients = torch.autograd.grad(loss, list(last.parameters()))
+    slope = torch.cat([gradient.flatten() for gradient in gradients])
+    size = frame_RD.norm().clamp_min(_SMALLEST)
+    lengths = [(after_RD - before_RD).norm() / size, (after_RD - frame_RD).norm() / size]
+    lengths += [(before_RD - frame_RD).norm() / size, slope.norm()]
+    logs = [float(length.detach().clamp_min(_SMALLEST).log()) for length in lengths]
+    cosine = float((slope @ way).detach() / (slope.norm() * way.norm()).detach().clamp_min(_SMALLEST))
+    return [*logs, cosine]
+
+
+def _shape(rows_RD: FloatArray) -> list[float]:
+    """Mean and spread of log norms, mean absolute cosine, share of the largest eigenvalue of the Gram matrix."""
+    norms = np.maximum(np.linalg.norm(rows_RD, axis=1), _SMALLEST)
+    unit_RD = rows_RD / norms[:, None]
+    cosines = np.abs(unit_RD @ unit_RD.T)
+    values = np.linalg.svd(unit_RD, compute_uv=False) ** 2
+    others = cosines.sum() - np.trace(cosines)
+    pairs = max(1, len(norms) * (len(norms) - 1))
+    return [
+        float(np.log(norms).mean()),
+        float(np.log(norms).std()),
+        float(others / pairs),
+        float(values[0] / values.sum()),
+    ]

@@ -1,0 +1,162 @@
+"""Scores the membership question: AUC, and members found at 1 % false positives, over the test documents.
+
+A candidate is a document, and the unit of uncertainty. The reading is chosen on select; canaries take no part in the
+numbers. Controls: canary documents that the trusted node put many times into training must be told from canaries that
+it held out, by the same scores; and measures of members that were moved by half of their spread must be found. In the
+twin membership is dealt out at random within each split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.base import UnitScores
+from auditor.attacks.membership import Measures, Membership
+from auditor.material import Material
+from auditor.plan import Plan
+from auditor.progress import Progress
+from auditor.results import Check, Control, Result, finite
+from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
+from auditor.splits import TEST
+from auditor.statistics.auc import Auc, clustered_auc
+from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
+from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views.membership import MembershipKey, membership_view
+from auditor.views.units import UnitKey
+
+CONTROL_SHIFT_RATIO = 0.5
+
+
+def score_membership(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
+    """AUC and TPR at 1 % FPR of the attack's best reading."""
+    view, key = membership_view(material, family, plan)
+    membership = cast("Membership", attack)
+    measures = membership.measure(view, progress)
+    chosen, found = read_members(membership, measures, key, plan)
+    twin = _twin(membership, measures, key, plan)
+    controls = [
+        _canary_control(chosen, key, plan),
+        _planted_control(membership, measures, key, plan),
+    ]
+    check = auc_check(
+        "membership_auc", plan.ceilings.membership_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
+    )
+    rate = members_found(chosen, key, plan)
+    units = without_canaries(key)
+    result = auc_result(
+        attack,
+        family,
+        check=check,
+        given=f"{view.num_candidates} candidates, of which {len(view.known)} known; first and last snapshot",
+        group=units.document,
+        key=units,
+        chosen=chosen,
+        found=found,
+        twin=twin,
+        controls=controls,
+        details={"canaries": int(key.canary.sum()), "found_at_1_percent": rate.found_count},
+    )
+    return replace(result, checks=(check, _tpr_check(rate, controls, plan)))
+
+
+def read_members(
+    membership: Membership, measures: Measures, key: MembershipKey, plan: Plan, alpha: float | None = None
+) -> tuple[UnitScores, Auc]:
+    """The best reading on select, and its AUC on test."""
+    generator = np.random.default_rng(plan.split.seed)
+    return best_reading(membership.read(measures), without_canaries(key), plan, generator, alpha)
+
+
+def members_found(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Tpr:
+    """Members found at 1 % false positives among the test documents."""
+    units = without_canaries(key)
+    test = units.split == TEST
+    statistics = plan.statistics
+    return tpr_at_fpr(
+        chosen.scores[test],
+        units.real[test],
+        units.document[test],
+        alpha=statistics.alpha,
+        repetitions=statistics.repetitions,
+        generator=np.random.default_rng(plan.split.seed),
+        power=statistics.power_ratio,
+    )
+
+
+def without_canaries(key: MembershipKey) -> UnitKey:
+    """The same answers, with canaries in no split."""
+    return replace(key.units, split=np.where(key.canary, -1, key.units.split))
+
+
+def _twin(membership: Membership, measures: Measures, key: MembershipKey, plan: Plan) -> Auc:
+    generator = np.random.default_rng([plan.split.seed, 5])
+    dealt = deal_within_groups(key.units.real, without_canaries(key).split, generator)
+    shuffled = replace(measures, known_member=dealt[measures.known])
+    return read_members(membership, shuffled, replace(key, units=replace(key.units, real=dealt)), plan, TWIN_ALPHA)[1]
+
+
+def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Control:
+    """Repeated canaries against canaries that were held out; the scores were fitted without any of them."""
+    what = "repeated canary documents against held-out ones"
+    canary, member = key.canary, key.units.real
+    if len(np.unique(member[canary])) < 2:
+        return Control(f"{what}: there are none, set corpus.canary_prefix", None, found=False)
+    found = clustered_auc(
+        chosen.scores[canary],
+        member[canary],
+        key.units.document[canary],
+        alpha=plan.statistics.alpha,
+        repetitions=plan.statistics.repetitions,
+        generator=np.random.default_rng(plan.split.seed),
+    )
+    lower = found.lower_ratio
+    return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
+
+
+def _planted_control(membership: Membership, measures: Measures, key: MembershipKey, plan: Plan) -> Control:
+    planted = measures.planted(np.flatnonzero(key.units.real), CONTROL_SHIFT_RATIO)
+    found = read_members(membership, planted, key, plan)[1]
+    lower = found.lower_ratio
+    return Control(
+        f"measures of members moved by {CONTROL_SHIFT_RATIO:g} of their spread",
+        found.auc_ratio,
+        lower is not None and lower > plan.ceilings.membership_auc_ratio,
+    )
+
+
+def _tpr_check(rate: Tpr, controls: list[Control], plan: Plan) -> Check:
+    ceiling = plan.ceilings.membership_tpr_ratio
+    detectable = rate.minimum_detectable_ratio
+    blockers = power_blockers(
+        plan,
+        num_documents=rate.num_clusters,
+        minimum_detectable=detectable,
+        limit=ceiling - FPR_RATIO,
+        unit="ratio",
+    )
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=rate.lower_ratio,
+        upper=rate.upper_ratio,
+        blockers=[*blockers, *control_blockers(controls)],
+        chance=FPR_RATIO,
+        unit="ratio",
+    )
+    is_found = rate.lower_ratio is not None and rate.lower_ratio > FPR_RATIO
+    return Check(
+        "membership_tpr_at_1_percent_fpr",
+        "ratio",
+        ceiling,
+        rate.tpr_ratio,
+        rate.lower_ratio,
+        rate.upper_ratio,
+        FPR_RATIO,
+        finite(detectable),
+        state,
+        ("detected",) if is_found else ("at floor",),
+        reasons,
+    )
