@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
 
 Tree = Mapping[str, Any]
 
@@ -57,10 +58,6 @@ _TOKENS = {
     GRADIENT_ONLY: (_GRADIENT_TOKENS,),
     JOINT: (_FORWARD_TOKENS, _GRADIENT_TOKENS),
 }
-
-
-_MOST_GROWTH = 100
-"""More times the documents than this is no advice."""
 
 
 def next_steps(report: Tree) -> list[str]:
@@ -120,7 +117,7 @@ def _documents(report: Tree) -> list[str]:
     needed = [_documents_needed(result, check, report) for result, check in _checks(report, "inconclusive")]
     known = [number for number in needed if number is not None]
     steps = []
-    within = [number for number in known if number <= _MOST_GROWTH * now]
+    within = [number for number in known if number <= MOST_GROWTH * now]
     if within and max(within) > now:
         steps.append(
             f"Record about {_rounded(max(within))} documents in all instead of {now}: what reads under its ceiling "
@@ -128,7 +125,7 @@ def _documents(report: Tree) -> list[str]:
         )
     if len(within) < len(known):
         steps.append(
-            f"Some checks could not be decided with even {_MOST_GROWTH} times the documents: longer documents, or a "
+            f"Some checks could not be decided with even {MOST_GROWTH} times the documents: longer documents, or a "
             "plan with more classes or fewer checks, may decide them."
         )
     over = [
@@ -142,20 +139,19 @@ def _documents(report: Tree) -> list[str]:
 
 
 def _documents_needed(result: Tree, check: Tree, report: Tree) -> int | None:
-    """Documents in all at which the upper bound and the detectable effect would reach the ceiling."""
-    tested = int(result["num_documents"])
+    """Documents in all at which the check could be decided; None where they suffice or would only show the leak."""
+    observed = Observed(
+        value=check["value"],
+        upper=check["upper"],
+        ceiling=check["ceiling"],
+        minimum_detectable=check["minimum_detectable"],
+        chance=(check["floor"] or 0.0) if check["unit"] == "ratio" else 0.0,
+        num_documents=int(result["num_documents"]),
+    )
     fewest = report["plan"]["settings"]["statistics"]["min_documents"]
+    growth = growth_needed(observed, fewest_documents=fewest)
     now = sum(report["captured"]["documents_by_split"].values())
-    if not tested or check["value"] is None or check["value"] >= check["ceiling"]:
-        return None
-    room = check["ceiling"] - check["value"]
-    growth = [fewest / tested]
-    if check["upper"] is not None and check["upper"] > check["ceiling"]:
-        growth.append(((check["upper"] - check["value"]) / room) ** 2)
-    limit = check["ceiling"] - (0.5 if check["unit"] == "ratio" else 0.0)
-    if check["minimum_detectable"] is not None and check["minimum_detectable"] > limit > 0:
-        growth.append((check["minimum_detectable"] / limit) ** 2)
-    return math.ceil(now * max(growth)) if max(growth) > 1 else None
+    return math.ceil(now * growth) if growth is not None and growth > 1 else None
 
 
 def _rounded(number: int) -> int:
