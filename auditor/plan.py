@@ -100,6 +100,30 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True)
+class DeepProbeSettings:
+    """The deep probe: four encoder layers over whole frames. The defaults are the published schedule."""
+
+    restarts: Count = 1
+    """Restarts of the probe."""
+    epochs: Count = 50
+    """Passes over the train split."""
+    batch_rows: Count = 2560
+    """Rows of one update, in whole frames."""
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Learning rate of AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Weight decay of AdamW."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Largest norm of a gradient."""
+    layers: Count = 4
+    """Encoder layers."""
+    width: Annotated[int, Field(ge=0, multiple_of=8)] = 0
+    """Width of the encoder. 0: that of a row, but at least 512 and at most 1024."""
+    max_train_frames: Annotated[int, Field(ge=0)] = 0
+    """Most train frames, evenly chosen. 0: all."""
+
+
+@dataclass(frozen=True)
 class CalibrationSettings:
     """The dose ladders of `auditor calibrate`: every coverage times every amplitude in every mode, several times."""
 
@@ -123,6 +147,14 @@ class CalibrationSettings:
     """Most frames of a view while calibrating. 0: as many as an audit reads."""
     restarts: Count = 1
     """Restarts of every probe while calibrating."""
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """Attacks on blocks of text that crossed more than once."""
+
+    max_frames: Count = 600
+    """Frames of the view; beyond it whole blocks are sampled, and the result says so."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +195,8 @@ class Plan:
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    deep_probe: DeepProbeSettings = field(default_factory=DeepProbeSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
     response: ResponseSettings = field(default_factory=ResponseSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
 

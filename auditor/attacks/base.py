@@ -13,7 +13,17 @@ from auditor.capture import Integers
 from auditor.progress import Progress, Tick
 
 Question = Literal[
-    "support", "partition", "partition_rows", "linkage", "token", "response", "trajectory", "metadata", "reaction",
+    "support",
+    "partition",
+    "partition_rows",
+    "linkage",
+    "token",
+    "cross_token",
+    "response",
+    "history",
+    "trajectory",
+    "metadata",
+    "reaction",
     "membership",
 ]
 
