@@ -37,6 +37,7 @@ _PREFIX = struct.Struct("<BI")
 _COUNT = struct.Struct("<Q")
 _DATA, _FINAL = 0, 1
 _KEY_BYTES = 32
+_TAG_BYTES = 16
 _MAX_SEALED_KEY_BYTES = 1024
 
 
@@ -117,6 +118,11 @@ class SealedRecord:
     offset: int
     plaintext: bytes
 
+    @property
+    def end(self) -> int:
+        """Where the next record begins."""
+        return self.offset + _PREFIX.size + len(self.plaintext) + _TAG_BYTES
+
 
 class SealedStream:
     """Reads a sealed file. `is_complete` is known once `records` has run to its end."""
@@ -131,11 +137,13 @@ class SealedStream:
         self._cipher = ChaCha20Poly1305(open_sealed(sealed_key, key, purpose))
         self._binding = hashlib.sha256(header).digest()
 
-    def records(self) -> Iterator[SealedRecord]:
-        """All whole records in order. SealError when one was changed or something follows the final one."""
+    def records(self, after: SealedRecord | None = None) -> Iterator[SealedRecord]:
+        """All whole records in order, or those that follow one. SealError when one was changed or something follows
+        the final one.
+        """
         with self._open() as file:
-            file.seek(self._start)
-            number = 0
+            file.seek(self._start if after is None else after.end)
+            number = 0 if after is None else after.number + 1
             while (found := self._next(file, number)) is not None:
                 kind, record = found
                 if kind == _FINAL:
@@ -160,7 +168,7 @@ class SealedStream:
         if len(prefix) < _PREFIX.size:
             return None
         kind, length = _PREFIX.unpack(prefix)
-        if kind not in (_DATA, _FINAL) or length > MAX_RECORD_BYTES + 16:
+        if kind not in (_DATA, _FINAL) or length > MAX_RECORD_BYTES + _TAG_BYTES:
             raise self._changed(number)
         ciphertext = file.read(length)
         if len(ciphertext) < length:

@@ -39,33 +39,58 @@ class _Channel:
     assembler: FrameAssembler
     digest: Any = field(default_factory=hashlib.sha256)
     first_ns: int = 0
-    given: set[tuple[int, str]] = field(default_factory=set)
+    given: dict[tuple[int, str], None] = field(default_factory=dict)
 
 
 def assemble(
     records: Iterable[WireRecord], note: Callable[[str], None], limits: FrameLimits | None = None
 ) -> Iterator[RecordedFrame]:
     """Frames in the order in which they were complete. `note` is told what is left out, without content."""
-    channels: dict[ChannelKey, _Channel] = {}
+    assembly = Assembly(note, limits)
     for record in records:
+        frame = assembly.feed(record)
+        if frame is not None:
+            yield frame
+    assembly.finish()
+
+
+class Assembly:
+    """Puts frames together record by record. With `remember`, repeats are known among so many frames of a channel."""
+
+    def __init__(
+        self, note: Callable[[str], None], limits: FrameLimits | None = None, remember: int | None = None
+    ) -> None:
+        self._note = note
+        self._limits = limits or FrameLimits()
+        self._remember = remember
+        self._channels: dict[ChannelKey, _Channel] = {}
+
+    def feed(self, record: WireRecord) -> RecordedFrame | None:
+        """The frame that this record completes."""
         if record.kind not in _PARSERS or record.hop not in _DIRECTIONS:
-            continue
+            return None
         key = ChannelKey.of(record)
+        where = f"{hop_name(key.hop)} of session {key.session_hash}"
         if record.direction != _DIRECTIONS[record.hop]:
-            note(f"{hop_name(key.hop)} of session {key.session_hash}: a frame of this hop came from the wrong side")
-            continue
-        channel = channels.setdefault(key, _Channel(key, FrameAssembler(limits or FrameLimits())))
+            self._note(f"{where}: a frame of this hop came from the wrong side")
+            return None
+        channel = self._channels.setdefault(key, _Channel(key, FrameAssembler(self._limits)))
         try:
             frame = _feed(channel, record)
         except (FrameError, LimitError, DecodeError) as error:
             text = error.message if isinstance(error, FrameError | LimitError) else "a message is not of the contract"
-            note(f"{hop_name(key.hop)} of session {key.session_hash}: {text}")
-            continue
-        if frame is not None:
-            yield frame
-    for channel in channels.values():
-        if channel.assembler.pending:
-            note(f"{hop_name(channel.key.hop)} of session {channel.key.session_hash}: the last frame is not whole")
+            self._note(f"{where}: {text}")
+            return None
+        if self._remember is not None and len(channel.given) > self._remember:
+            del channel.given[next(iter(channel.given))]
+        return frame
+
+    def finish(self) -> None:
+        """Notes the frames that have begun and not ended."""
+        for channel in self._channels.values():
+            if channel.assembler.pending:
+                key = channel.key
+                self._note(f"{hop_name(key.hop)} of session {key.session_hash}: the last frame is not whole")
 
 
 def _feed(channel: _Channel, record: WireRecord) -> RecordedFrame | None:
@@ -85,7 +110,7 @@ def _feed(channel: _Channel, record: WireRecord) -> RecordedFrame | None:
     digest = channel.digest.hexdigest()
     if (found.header.step, digest) in channel.given:
         return None
-    channel.given.add((found.header.step, digest))
+    channel.given[found.header.step, digest] = None
     return RecordedFrame(
         channel.key.hop,
         record.session_hash,

@@ -25,6 +25,8 @@ from splitwire.errors import BundleError
 
 _PREFIX = struct.Struct("<BQ")
 _MAX_RECORD_BYTES = 1 << 30
+Record = tuple[int, bytes]
+"""Opcode and body."""
 # What mcap raises on bytes that are not a record: its own errors, ValueError (checksums, text) and short reads.
 _BROKEN = (McapError, ValueError, struct.error)
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class WireFile:
         """The metadata record of that name that comes before any message; None when there is none."""
         for opcode, body in self._records():
             if opcode == Opcode.METADATA:
-                found = self._parse(_metadata, body)
+                found = parse(_metadata, body, self.path)
                 if found.name == name:
                     return dict(found.metadata)
             if opcode in (Opcode.CHUNK, Opcode.DATA_END):
@@ -56,7 +58,7 @@ class WireFile:
                 channels[record.id] = record
             elif isinstance(record, Message):
                 if record.channel_id not in channels:
-                    raise self._broken()
+                    raise broken(self.path)
                 yield channels[record.channel_id], record
 
     def channels(self) -> list[Channel]:
@@ -78,52 +80,71 @@ class WireFile:
             try:
                 return make_reader(file).get_summary()
             except _BROKEN:
-                raise self._broken() from None
+                raise broken(self.path) from None
 
     def _chunk_records(self) -> Iterator[McapRecord]:
         for opcode, body in self._records():
             if opcode == Opcode.DATA_END:
                 return
             if opcode == Opcode.CHUNK:
-                yield from self._parse(_chunk_content, body)
+                yield from parse(chunk_content, body, self.path)
 
-    def _records(self) -> Iterator[tuple[int, bytes]]:
+    def _records(self) -> Iterator[Record]:
         with self._open() as file:
             if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
-                raise BundleError(f"{self.path} is not an MCAP file", remedy="give a folder that a recorder wrote")
-            while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
-                opcode, length = _PREFIX.unpack(prefix)
-                if length > _MAX_RECORD_BYTES:
-                    raise self._broken()
-                body = file.read(length)
-                if len(body) < length:
-                    return
-                yield opcode, body
-
-    def _parse(self, parse: Callable[[bytes], T], body: bytes) -> T:
-        try:
-            return parse(body)
-        except _BROKEN:
-            raise self._broken() from None
-
-    def _broken(self) -> BundleError:
-        return BundleError(
-            f"{self.path} was changed or damaged", remedy="restore it from its recorder, or record again"
-        )
+                raise not_a_container(self.path)
+            while (record := next_record(file, self.path)) is not None:
+                yield record
 
     def _open(self) -> BinaryIO:
-        try:
-            return self.path.open("rb")
-        except OSError as error:
-            raise BundleError(
-                f"{self.path} cannot be read: {error.strerror}", remedy="give a folder that a recorder wrote"
-            ) from None
+        return open_wire(self.path)
+
+
+def open_wire(path: Path) -> BinaryIO:
+    """The file for reading; BundleError when there is none."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BundleError(
+            f"{path} cannot be read: {error.strerror}", remedy="give a folder that a recorder wrote"
+        ) from None
+
+
+def next_record(file: BinaryIO, path: Path) -> Record | None:
+    """The record at the file's position; None where the file ends within it or before it."""
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size:
+        return None
+    opcode, length = _PREFIX.unpack(prefix)
+    if length > _MAX_RECORD_BYTES:
+        raise broken(path)
+    body = file.read(length)
+    return (opcode, body) if len(body) == length else None
+
+
+def parse(parser: Callable[[bytes], T], body: bytes, path: Path) -> T:
+    """What the parser makes of a record; BundleError when it is damaged."""
+    try:
+        return parser(body)
+    except _BROKEN:
+        raise broken(path) from None
+
+
+def chunk_content(body: bytes) -> list[McapRecord]:
+    """Records within a chunk whose checksum holds."""
+    return breakup_chunk(Chunk.read(ReadDataStream(BytesIO(body))), validate_crc=True)
+
+
+def broken(path: Path) -> BundleError:
+    """What is said of a file whose bytes are not those that its recorder wrote."""
+    return BundleError(f"{path} was changed or damaged", remedy="restore it from its recorder, or record again")
+
+
+def not_a_container(path: Path) -> BundleError:
+    """What is said of a file of another kind."""
+    return BundleError(f"{path} is not an MCAP file", remedy="give a folder that a recorder wrote")
 
 
 def _metadata(body: bytes) -> Metadata:
     record: Metadata = Metadata.read(ReadDataStream(BytesIO(body)))
     return record
-
-
-def _chunk_content(body: bytes) -> list[McapRecord]:
-    return breakup_chunk(Chunk.read(ReadDataStream(BytesIO(body))), validate_crc=True)

@@ -34,7 +34,8 @@ TRUTH_FILE = "truth.sealed"
 NO_LABEL = -100
 NO_DOCUMENT = -1
 
-_PURPOSE = "truth"
+TRUTH_PURPOSE = "truth"
+
 _HEAD_LENGTH = struct.Struct("<I")
 _INTEGER_FIELDS = ("order", "token", "label", "document")
 _PHASES = ("train", "evaluate", "generate")
@@ -96,7 +97,7 @@ class TruthWriter(ClosesOrAbandons):
 
     def __init__(self, path: Path, recipient: X25519PublicKey | Path, facts: Mapping[str, Any] | None = None) -> None:
         key = load_sealing_public_key(recipient) if isinstance(recipient, Path) else recipient
-        self._stream = SealedStreamWriter(path, key, _PURPOSE)
+        self._stream = SealedStreamWriter(path, key, TRUTH_PURPOSE)
         self._num_documents = 0
         if facts:
             self.add_facts(facts)
@@ -135,7 +136,7 @@ class TruthWriter(ClosesOrAbandons):
 
 def read_truth(path: Path, key: X25519PrivateKey | Path) -> Truth:
     """Opens a truth file. SealError for another key, changed bytes, or two records of one step that differ."""
-    stream = SealedStream(path, load_sealing_private_key(key) if isinstance(key, Path) else key, _PURPOSE)
+    stream = SealedStream(path, load_sealing_private_key(key) if isinstance(key, Path) else key, TRUTH_PURPOSE)
     index = _Index(path)
     for sealed in stream.records():
         index.add(sealed)
@@ -153,10 +154,10 @@ class _Index:
         self._path = path
 
     def add(self, sealed: SealedRecord) -> None:
-        kind, head, _ = _unpack(sealed.plaintext, self._path)
+        kind, head, _ = unpack(sealed.plaintext, self._path)
         try:
             if kind == "documents":
-                self.documents.extend({"id": one["id"], "member": one["member"]} for one in head["documents"])
+                self.documents.extend(documents_of(head, self._path))
             elif kind == "facts":
                 self.facts.update(head["facts"])
             else:
@@ -183,12 +184,8 @@ class _Records(Mapping[tuple[str, int], TruthRecord]):
 
     def __getitem__(self, step: tuple[str, int]) -> TruthRecord:
         number, offset = self._places[step]
-        _, head, arrays = _unpack(self._stream.read(number, offset), self._path)
-        try:
-            values: dict[str, Any] = {**head, **safetensors.numpy.load(arrays)}
-            return TruthRecord(**values)
-        except (TypeError, ValueError, SafetensorError):
-            raise _malformed(self._path) from None
+        _, head, arrays = unpack(self._stream.read(number, offset), self._path)
+        return make_record(head, arrays, self._path)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(self._places)
@@ -202,7 +199,25 @@ def _pack(kind: str, head: Mapping[str, Any], arrays: bytes = b"") -> bytes:
     return _HEAD_LENGTH.pack(len(text)) + text + arrays
 
 
-def _unpack(plaintext: bytes, path: Path) -> tuple[str, dict[str, Any], bytes]:
+def documents_of(head: Mapping[str, Any], path: Path) -> list[Document]:
+    """The documents that one record adds to the table; SealError when it is malformed."""
+    try:
+        return [{"id": one["id"], "member": one["member"]} for one in head["documents"]]
+    except (KeyError, TypeError):
+        raise _malformed(path) from None
+
+
+def make_record(head: Mapping[str, Any], arrays: bytes, path: Path) -> TruthRecord:
+    """The truth of one frame from its parts; SealError when it is malformed."""
+    try:
+        values: dict[str, Any] = {**head, **safetensors.numpy.load(arrays)}
+        return TruthRecord(**values)
+    except (TypeError, ValueError, SafetensorError):
+        raise _malformed(path) from None
+
+
+def unpack(plaintext: bytes, path: Path) -> tuple[str, dict[str, Any], bytes]:
+    """Kind, head and arrays of one opened record."""
     try:
         (length,) = _HEAD_LENGTH.unpack_from(plaintext)
         end = _HEAD_LENGTH.size + length
