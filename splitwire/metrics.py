@@ -45,6 +45,35 @@ AUDITOR_TAP_PERTURBED = Metric(
 AUDITOR_LAST_RUN = Metric(
     "auditor_last_run_timestamp_seconds", "gauge", "When the last audit ended. Alert when it is old."
 )
+WATCH_FRAMES = Metric("auditor_watch_frames_total", "counter", "Frames that the detectors took.", ("hop",))
+WATCH_SKIPPED = Metric(
+    "auditor_watch_skipped_frames_total", "counter", "Frames passed over because the watch had fallen behind."
+)
+WATCH_UNMATCHED = Metric(
+    "auditor_watch_unmatched_frames_total", "counter", "Frames without their truth or their other half."
+)
+WATCH_BACKLOG = Metric("auditor_watch_backlog_bytes", "gauge", "Bytes of the recording that were not read yet.")
+WATCH_PARTITION_AUC = Metric(
+    "auditor_watch_partition_auc_ratio", "gauge", "AUC of real rows by norm, so far; with the truth.", ("hop",)
+)
+WATCH_PARTITION_LOWER = Metric(
+    "auditor_watch_partition_auc_lower_ratio", "gauge", "Its lower bound at all times at once.", ("hop",)
+)
+WATCH_VALLEY = Metric(
+    "auditor_watch_valley_ratio", "gauge", "Depth of the valley between two groups of norms; without truth.", ("hop",)
+)
+WATCH_LINKED = Metric("auditor_watch_linked_ratio", "gauge", "Share of rows that crossed before, above chance.")
+WATCH_SUPPORT = Metric("auditor_watch_support_frames", "gauge", "Frames whose zero gradients give the partition away.")
+WATCH_TOKEN_EFFECT = Metric(
+    "auditor_watch_token_effect_pp", "gauge", "Next tokens read above the constant guesser; with the truth."
+)
+WATCH_EVIDENCE = Metric(
+    "auditor_watch_evidence_ratio", "gauge", "Evidence of a leak, as a share of what a leak takes, log.", ("detector",)
+)
+WATCH_LEAK = Metric("auditor_watch_leak", "gauge", "1 once the detector found a leak.", ("detector",))
+WATCH_ACTION_FAILURES = Metric(
+    "auditor_watch_action_failures_total", "counter", "Programs of on_leak that failed, and processes not stopped."
+)
 
 ALL = (
     WIRE_BYTES,
@@ -60,6 +89,19 @@ ALL = (
     AUDITOR_TAP_DROPPED,
     AUDITOR_TAP_PERTURBED,
     AUDITOR_LAST_RUN,
+    WATCH_FRAMES,
+    WATCH_SKIPPED,
+    WATCH_UNMATCHED,
+    WATCH_BACKLOG,
+    WATCH_PARTITION_AUC,
+    WATCH_PARTITION_LOWER,
+    WATCH_VALLEY,
+    WATCH_LINKED,
+    WATCH_SUPPORT,
+    WATCH_TOKEN_EFFECT,
+    WATCH_EVIDENCE,
+    WATCH_LEAK,
+    WATCH_ACTION_FAILURES,
 )
 
 

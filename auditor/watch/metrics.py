@@ -1,0 +1,61 @@
+"""Prometheus metrics of a watch. Labels are hop and detector; never a session, a document or a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from auditor.channels import FORWARD_ONLY
+from auditor.statistics.gate import GateReading
+from auditor.watch.base import Reading
+from splitwire import metrics
+from splitwire.bundles import hop_name
+
+_HOPS = {"gradient_norm": "BACKWARD", "forward_norm": "FORWARD"}
+_ATTACK = "streaming_probe"
+
+
+class WatchMetrics:
+    """Metrics of one watch in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.skipped = metrics.counter(metrics.WATCH_SKIPPED, registry)
+        self.unmatched = metrics.counter(metrics.WATCH_UNMATCHED, registry)
+        self.backlog = metrics.gauge(metrics.WATCH_BACKLOG, registry)
+        self.failures = metrics.counter(metrics.WATCH_ACTION_FAILURES, registry)
+        self._frames = metrics.counter(metrics.WATCH_FRAMES, registry)
+        self._auc = metrics.gauge(metrics.WATCH_PARTITION_AUC, registry)
+        self._lower = metrics.gauge(metrics.WATCH_PARTITION_LOWER, registry)
+        self._valley = metrics.gauge(metrics.WATCH_VALLEY, registry)
+        self._linked = metrics.gauge(metrics.WATCH_LINKED, registry)
+        self._support = metrics.gauge(metrics.WATCH_SUPPORT, registry)
+        self._effect = metrics.gauge(metrics.WATCH_TOKEN_EFFECT, registry)
+        self._gate = metrics.gauge(metrics.AUDITOR_GATE, registry)
+        self._floor = metrics.gauge(metrics.AUDITOR_FLOOR, registry)
+        self._evidence = metrics.gauge(metrics.WATCH_EVIDENCE, registry)
+        self._leak = metrics.gauge(metrics.WATCH_LEAK, registry)
+
+    def count_frame(self, hop: int) -> None:
+        """Adds one frame that the detectors took."""
+        self._frames.labels(hop_name(hop)).inc()
+
+    def show(self, readings: Iterable[Reading], gate: GateReading | None, *, calibrated: bool) -> None:
+        """Sets the gauges to where the detectors stand."""
+        for reading in readings:
+            self._leak.labels(reading.detector).set(bool(reading.leak))
+            if reading.evidence is not None and reading.evidence_needed:
+                self._evidence.labels(reading.detector).set(reading.evidence / reading.evidence_needed)
+            if reading.value is not None:
+                self._gauge(reading, calibrated=calibrated).set(reading.value)
+            if calibrated and reading.detector in _HOPS and reading.lower is not None:
+                self._lower.labels(_HOPS[reading.detector]).set(reading.lower)
+        if gate is not None:
+            self._gate.labels(_ATTACK, FORWARD_ONLY).set(gate.gate_pp)
+            self._floor.set(gate.floor_pp)
+
+    def _gauge(self, reading: Reading, *, calibrated: bool) -> Gauge:
+        if reading.detector in _HOPS:
+            return (self._auc if calibrated else self._valley).labels(_HOPS[reading.detector])
+        return {"support": self._support, "linkage": self._linked, "token": self._effect}[reading.detector]
