@@ -1,7 +1,8 @@
 """One shape for the command lines of all programs: a typer application, one module a command.
 
 A command module has `command` (a function) or `app` (a group of commands), and imports nothing heavy at its top, so
-that `--help` is quick and thread settings are in place before torch loads.
+that `--help` is quick and thread settings are in place before torch loads. A module whose name would be a keyword of
+Python ends in an underscore, and its command does not.
 """
 
 from __future__ import annotations
@@ -48,4 +49,4 @@ def _register(app: typer.Typer, package: str, name: str) -> None:
     if isinstance(group := getattr(module, "app", None), typer.Typer):
         app.add_typer(group, name=name)
     else:
-        app.command(name)(module.command)
+        app.command(name.removesuffix("_"))(module.command)

@@ -9,7 +9,7 @@ app = application(
     "auditor",
     "Capture what an untrusted node can see, attack it, and say whether it may be sent.",
     __name__,
-    ("audit", "gate", "plan", "report", "diff", "tap", "watch", "verify", "inspect", "keygen"),
+    ("audit", "calibrate", "gate", "plan", "report", "diff", "tap", "import_", "watch", "verify", "inspect", "keygen"),
 )
 
 
