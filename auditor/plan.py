@@ -17,6 +17,9 @@ from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+Level = Annotated[float, Field(gt=0, lt=0.5)]
+Points = Annotated[float, Field(gt=0, le=100)]
+Auc = Annotated[float, Field(ge=0.5, lt=1)]
 ProbeName = Literal["coordinate_plus_invariants", "invariant_only", "invariant_graph"]
 DoseMode = Literal["coordinate", "invariant"]
 
@@ -37,7 +40,7 @@ class SplitSettings:
 class StatisticsSettings:
     """Levels are one-sided. Fewer test documents than `min_documents` cannot pass."""
 
-    alpha: Ratio = 0.05
+    alpha: Level = 0.05
     """Error level of every bound."""
     power_ratio: Ratio = 0.8
     """Power at which the minimum detectable effect is stated."""
@@ -51,25 +54,25 @@ class StatisticsSettings:
 class Ceilings:
     """What a system may leak at most."""
 
-    token_pp: float = 1.0
+    token_pp: Points = 1.0
     """Gate and paired effect of the next-token probes, percentage points."""
-    rare_token_pp: float = 1.0
+    rare_token_pp: Points = 1.0
     """Paired effect on rare tokens, percentage points."""
-    partition_auc_ratio: Ratio = 0.55
+    partition_auc_ratio: Auc = 0.55
     """AUC of telling real rows from decoys."""
-    linkage_auc_ratio: Ratio = 0.55
+    linkage_auc_ratio: Auc = 0.55
     """AUC of telling real rows from decoys by what crossed in earlier frames."""
     exact_support_frames: Annotated[int, Field(ge=0)] = 0
     """Frames whose decoys are read from zero gradients."""
-    active_token_pp: float = 1.0
+    active_token_pp: Points = 1.0
     """Token gate of an active tap above that of the passive one, percentage points."""
-    property_auc_ratio: Ratio = 0.55
+    property_auc_ratio: Auc = 0.55
     """AUC of telling a private property of a document or step."""
-    membership_auc_ratio: Ratio = 0.55
+    membership_auc_ratio: Auc = 0.55
     """AUC of telling documents trained on from documents held out."""
     membership_tpr_ratio: Ratio = 0.02
     """Members found at 1 % false positives."""
-    response_token_pp: float = 1.0
+    response_token_pp: Points = 1.0
     """Gate of the public tail on returned rows, percentage points."""
 
 

@@ -37,8 +37,12 @@ def check_plan(plan: Plan, source: str) -> Plan:
             f"{plan.split.train_ratio + plan.split.select_ratio:g}, so no document is left for test",
             remedy="keep their sum under 1, for instance 0.5 and 0.1",
         )
-    if not plan.probe.probes or not plan.scope:
-        raise SettingsError(f"{source}: probe.probes and scope need an entry", remedy="name at least one of each")
+    lists = {"attacks": plan.attacks, "families": plan.families, "scope": plan.scope, "probe.probes": plan.probe.probes}
+    for key, names in lists.items():
+        if not names or len(set(names)) < len(names):
+            raise SettingsError(
+                f"{source}: {key} {'names an entry twice' if names else 'is empty'}", remedy="name each entry once"
+            )
     return plan
 
 
