@@ -47,6 +47,13 @@ def show(value: float | None, unit: Unit | str) -> str:
     return f"{value:.3f}" if unit == "ratio" else f"{value:g}"
 
 
+def show_limit(coverage_ratio: float | None, carrier: str) -> str:
+    """The smallest dose of a ladder: 10 % of the rows."""
+    if coverage_ratio is None:
+        return "at no dose"
+    return f"{100 * coverage_ratio:g} % of the {carrier}" if coverage_ratio else "what is there already"
+
+
 def leak_sentence(result: Result, check: Check) -> str:
     """What a failed check showed, in plain words, with its number and its ceiling."""
     tell = _LEAKS.get(check.metric, _any_leak)

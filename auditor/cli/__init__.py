@@ -9,7 +9,22 @@ app = application(
     "auditor",
     "Capture what an untrusted node can see, attack it, and say whether it may be sent.",
     __name__,
-    ("audit", "calibrate", "gate", "plan", "report", "diff", "tap", "import_", "watch", "verify", "inspect", "keygen"),
+    (
+        "audit",
+        "calibrate",
+        "gate",
+        "power",
+        "plan",
+        "report",
+        "diff",
+        "combine",
+        "tap",
+        "import_",
+        "watch",
+        "verify",
+        "inspect",
+        "keygen",
+    ),
 )
 
 

@@ -21,19 +21,12 @@ _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AU
 
 def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> str:
     """The page as text. `run` is the content of run.json, where it is known."""
-    environment = Environment(
-        loader=PackageLoader("auditor.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["show_interval"] = show_interval
-    environment.filters["short"] = show_short
-    environment.globals["show"] = show
-    environment.globals["show_value"] = show_value
-    template = environment.get_template("page.html.j2")
-    return template.render(
+    templates = environment()
+    templates.filters["show_interval"] = show_interval
+    templates.filters["short"] = show_short
+    templates.globals["show"] = show
+    templates.globals["show_value"] = show_value
+    return templates.get_template("page.html.j2").render(
         report=report,
         run=run,
         reading=read(report),
@@ -42,6 +35,17 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
         forests=_forests(report["results"]),
         results=[_with_plots(result, run) for result in report["results"]],
         settings=json.dumps(report["plan"], indent=1),
+    )
+
+
+def environment() -> Environment:
+    """The templates of this package, every text escaped."""
+    return Environment(
+        loader=PackageLoader("auditor.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

@@ -29,7 +29,7 @@ def forest(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [_axis(low, high, height - 26)]
     for number, row in enumerate(rows):
         parts.append(_forest_row(row, 18 + _ROW * number, low, high))
-    return _svg(_WIDTH, height, "checks against their ceilings", parts)
+    return drawing(_WIDTH, height, "checks against their ceilings", parts)
 
 
 def histogram(data: Mapping[str, Any]) -> str:
@@ -54,11 +54,11 @@ def histogram(data: Mapping[str, Any]) -> str:
     parts += [
         f'<line class="axis" x1="{left}" y1="{base}" x2="{left + width}" y2="{base}"/>',
         *(_tick(left + width * (math.log10(tick) - edges[0]) / reach, base, tick) for tick in log_ticks(*ends)),
-        _text(left + width / 2, base + 34, "norm (log scale)", "middle"),
+        text(left + width / 2, base + 34, "norm (log scale)", "middle"),
         *_legend((("real", "real"), ("decoy", "decoys"))),
         *_zeros(data, left),
     ]
-    return _svg(_WIDTH, base + 44, "norms of real units and decoys", parts)
+    return drawing(_WIDTH, base + 44, "norms of real units and decoys", parts)
 
 
 def support_map(frames: Sequence[Mapping[str, int]]) -> str:
@@ -73,12 +73,12 @@ def support_map(frames: Sequence[Mapping[str, int]]) -> str:
     step = min(14.0, (_WIDTH - left - gap - 8) / max(1, sum(most)))
     starts = (left, left + step * most[0] + gap)
     parts = [
-        _text(starts[0], 14, f"real ({most[0]})", "start"),
-        _text(starts[1], 14, f"decoys ({most[1]})", "start"),
+        text(starts[0], 14, f"real ({most[0]})", "start"),
+        text(starts[1], 14, f"decoys ({most[1]})", "start"),
     ]
     for number, frame in enumerate(frames):
         y = 22 + line * number
-        parts.append(_text(left - 8, y + 10, f"frame {number + 1}", "end"))
+        parts.append(text(left - 8, y + 10, f"frame {number + 1}", "end"))
         for side, start in zip(("real", "decoy"), starts, strict=True):
             filled, empty = frame[f"{side}_nonzero"], frame[f"{side}_zero"]
             parts.append(_cells(side, start, y, step, range(filled)))
@@ -87,11 +87,11 @@ def support_map(frames: Sequence[Mapping[str, int]]) -> str:
     parts += [
         _cells("real", left, height - 16, 14, range(1)),
         _cells("decoy", left + 15, height - 16, 14, range(1)),
-        _text(left + 34, height - 6, "gradient is not zero", "start"),
+        text(left + 34, height - 6, "gradient is not zero", "start"),
         _cells("empty", left + 190, height - 16, 14, range(1)),
-        _text(left + 210, height - 6, "every value of the gradient is exactly zero", "start"),
+        text(left + 210, height - 6, "every value of the gradient is exactly zero", "start"),
     ]
-    return _svg(_WIDTH, height, "which rows of the first frames have a gradient", parts)
+    return drawing(_WIDTH, height, "which rows of the first frames have a gradient", parts)
 
 
 def roc(points: Sequence[Sequence[float]]) -> str:
@@ -104,10 +104,10 @@ def roc(points: Sequence[Sequence[float]]) -> str:
         f'<rect class="frame" x="{left}" y="{top}" width="{size}" height="{size}"/>',
         f'<line class="ceiling" x1="{left}" y1="{top + size}" x2="{left + size}" y2="{top}"/>',
         f'<polyline class="curve" points="{path}"/>',
-        _text(left + size / 2, top + size + 18, "false positive ratio", "middle"),
+        text(left + size / 2, top + size + 18, "false positive ratio", "middle"),
         _upright(left - 12, top + size / 2, "true positive ratio"),
     ]
-    return _svg(left + size + 16, top + size + 28, "ROC curve of real units against decoys", parts)
+    return drawing(left + size + 16, top + size + 28, "ROC curve of real units against decoys", parts)
 
 
 def arms(data: Mapping[str, Any]) -> str:
@@ -122,16 +122,16 @@ def arms(data: Mapping[str, Any]) -> str:
         y, kind = 10 + 22 * number, "idle" if arm["degenerate"] else "bar"
         length = span * arm["accuracy_ratio"] / high
         parts += [
-            _text(_LEFT - 8, y + 12, arm["name"], "end"),
+            text(_LEFT - 8, y + 12, arm["name"], "end"),
             f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{length:.1f}" height="15"/>',
-            _text(_LEFT + length + 5, y + 12, f"{100 * arm['accuracy_ratio']:.2f} %", "start"),
+            text(_LEFT + length + 5, y + 12, f"{100 * arm['accuracy_ratio']:.2f} %", "start"),
         ]
     x = _LEFT + span * base / high
     parts += [
         f'<line class="ceiling" x1="{x:.1f}" y1="4" x2="{x:.1f}" y2="{height - 26}"/>',
-        _text(x, height - 10, f"constant guesser {100 * base:.2f} %", "middle"),
+        text(x, height - 10, f"constant guesser {100 * base:.2f} %", "middle"),
     ]
-    return _svg(_WIDTH, height, "accuracy of every arm", parts)
+    return drawing(_WIDTH, height, "accuracy of every arm", parts)
 
 
 def _cells(kind: str, start: float, y: float, step: float, places: range) -> str:
@@ -148,7 +148,7 @@ def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - low) / (high - low)
 
     kind = _STATE_CLASS.get(row["state"], "open")
-    parts = [_text(_LEFT - 10, y + 4, row["label"], "end")]
+    parts = [text(_LEFT - 10, y + 4, row["label"], "end")]
     ceiling = x(row["ceiling"])
     parts.append(f'<line class="ceiling" x1="{ceiling:.1f}" y1="{y - 11}" x2="{ceiling:.1f}" y2="{y + 11}"/>')
     if row["lower"] is not None and row["upper"] is not None:
@@ -186,13 +186,13 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def _tick(x: float, y: float, value: float) -> str:
     mark = f'<line class="axis" x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 4}"/>'
-    return mark + _text(x, y + 18, f"{value:.6g}", "middle")
+    return mark + text(x, y + 18, f"{value:.6g}", "middle")
 
 
 def _zeros(data: Mapping[str, Any], left: float) -> list[str]:
     """How many norms are zero and so are not drawn."""
     real, decoys = data.get("zero_real", 0), data.get("zero_decoy", 0)
-    return [_text(left, 16, f"exactly zero, not drawn: {real} real, {decoys} decoys", "start")] if real + decoys else []
+    return [text(left, 16, f"exactly zero, not drawn: {real} real, {decoys} decoys", "start")] if real + decoys else []
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
@@ -200,7 +200,7 @@ def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
     for number, (kind, name) in enumerate(entries):
         x = _WIDTH - 190 + 90 * number
         parts.append(
-            f'<g class="{kind}"><rect x="{x}" y="6" width="12" height="12"/></g>{_text(x + 17, 16, name, "start")}'
+            f'<g class="{kind}"><rect x="{x}" y="6" width="12" height="12"/></g>{text(x + 17, 16, name, "start")}'
         )
     return parts
 
@@ -215,8 +215,9 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(str(text))}</text>'
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    """Words at a place, escaped. `anchor`: start, middle or end."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(str(words))}</text>'
 
 
 def _upright(x: float, y: float, text: str) -> str:
@@ -224,7 +225,8 @@ def _upright(x: float, y: float, text: str) -> str:
     return f'<text transform="{turned}" text-anchor="middle">{escape(text)}</text>'
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """A whole picture of these parts, which are SVG already; the title is escaped."""
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" width="{width:.0f}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
