@@ -125,7 +125,7 @@ class _Session:
         is_request = record.direction == "request"
         if record.kind == "OpenSessionRequest":
             self.open_bytes = len(record.message)
-        header = _header(record)
+        header = frame_header(record)
         if is_request and self._latest is not None and not self._latest.next_ns and self._ends(record, header):
             self._latest.next_ns = record.sent_ns
         if header is not None:
@@ -158,7 +158,7 @@ class _Session:
             self._running[record.direction] = self.steps[step].hops.setdefault(name, self._running[record.direction])
 
 
-def _header(record: WireRecord) -> stack_pb2.FrameHeader | None:
+def frame_header(record: WireRecord) -> stack_pb2.FrameHeader | None:
     """The header of a frame's first message; None for any other message."""
     kind = _KINDS.get(record.kind)
     if kind is None or hop_name(record.hop) == "CONTROL":

@@ -1,0 +1,371 @@
+"""Scores the reaction question: what a node learns by changing what it returns, over what it learns by watching.
+
+    reaction_partition_auc      real units against decoys by their signed reaction, in the steps of the largest change
+    active_token_top1_effect    effect of a token reading in changed steps, less that of the same reading in control
+                                steps; the difference is that of two clustered means, taken as independent, which
+                                overstates its error where the same documents are in both
+
+The reading is chosen on select, the numbers come from test. Numerical noise and chance are told apart from a reaction
+by the control steps: there the same attack reads directions that were drawn and not used (the negative control), eight
+times over (the noise floor). The positive controls plant a reaction, and a token's code, into copies. The sweep gives
+AUC and mean cosine at every amplitude, and the smallest amplitude that is found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditor.attacks.base import UnitScores
+from auditor.attacks.perturbation_response import PerturbationResponse
+from auditor.capture import Capture, Flags, read_capture
+from auditor.channels import JOINT
+from auditor.material import Material
+from auditor.plan import Plan
+from auditor.progress import Progress, silent
+from auditor.results import Check, Control, Reason, Result, finite
+from auditor.scorers.arms import ArmReading
+from auditor.scorers.fitting import fit_and_read
+from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.scorers.planting import plant
+from auditor.splits import SELECT, TEST, Splits, split_capture
+from auditor.statistics.auc import Auc, clustered_auc
+from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
+from auditor.statistics.power import minimum_detectable_effect
+from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views.base import NotMeasurableError
+from auditor.views.reaction import (
+    Reactions,
+    ReactionView,
+    forward_headers,
+    reaction_features,
+    reaction_units,
+    reactions,
+)
+from auditor.views.token import TokenKey, TokenView, token_view
+from auditor.views.units import UnitKey
+
+_NOISE_DRAWS = 8
+_SWEEP_REPETITIONS = 500
+_CONTROL_SHIFT = 0.55  # deviations of the projection; AUC .65 where it is normal
+_NO_TAP = (
+    "no bundle of an active tap: put `auditor tap --perturb direction` in front of the untrusted node of a run made "
+    "for the purpose, and give its bundle and truth beside the others"
+)
+_NO_REACTION = "the active tap's bundle has no changed training step with a gradient: record more steps"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What the reaction says of the partition."""
+
+    check: Check
+    chosen: str
+    twin: Auc
+    controls: tuple[Control, ...]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """An effect in percentage points with its clustered standard error and the critical values of its bounds."""
+
+    effect_pp: float
+    error_pp: float
+    critical: float
+    num_documents: int
+
+    def less(self, other: Gain) -> Gain:
+        """The difference of two that are taken as independent."""
+        return Gain(
+            self.effect_pp - other.effect_pp,
+            float(np.hypot(self.error_pp, other.error_pp)),
+            max(self.critical, other.critical),
+            min(self.num_documents, other.num_documents),
+        )
+
+    @property
+    def lower_pp(self) -> float:
+        """One-sided lower bound."""
+        return self.effect_pp - self.critical * self.error_pp
+
+    @property
+    def upper_pp(self) -> float:
+        """One-sided upper bound."""
+        return self.effect_pp + self.critical * self.error_pp
+
+
+def score_reaction(
+    attack: PerturbationResponse, material: Material, family: str, plan: Plan, progress: Progress
+) -> Result:
+    """Both checks; the partition's only where frames hold decoys."""
+    active = material.active
+    if not active.sources:
+        raise NotMeasurableError(_NO_TAP)
+    with tempfile.TemporaryDirectory(prefix="splitwire-active-") as folder:
+        capture = read_capture(
+            active.sources, active.truths, compute_modes=("train",), folder=Path(folder), progress=progress
+        )
+        try:
+            return _Scoring(attack, material, capture, family, plan).result(progress)
+        finally:
+            capture.close()
+
+
+class _Scoring:
+    """One active capture under one plan."""
+
+    def __init__(
+        self, attack: PerturbationResponse, material: Material, capture: Capture, family: str, plan: Plan
+    ) -> None:
+        self._attack, self._plan, self._family, self._capture = attack, plan, family, capture
+        self._schedules = material.active.schedules
+        self._headers = forward_headers(material.active)
+        self._splits: Splits = split_capture(capture, plan.split)
+        self._found: Reactions = reactions(capture, self._headers, self._schedules)
+        reacted = np.isfinite(self._found.projection)
+        self._levels = sorted(set(self._found.amplitude[reacted].tolist()))
+        if not self._levels or self._levels[-1] == 0:
+            raise NotMeasurableError(_NO_REACTION)
+
+    def result(self, progress: Progress) -> Result:
+        """The result of both questions."""
+        progress("reaction of rows", 0, 2)
+        partition = self._partition()
+        progress("tokens by reaction", 1, 2)
+        token, token_twin, token_control, token_details = self._token()
+        checks = [token] if partition is None else [partition.check, token]
+        controls = (*(() if partition is None else partition.controls), token_control)
+        in_test = self._splits.by_item == TEST
+        return Result(
+            attack=self._attack.name,
+            family=self._family,
+            question=self._attack.question,
+            partition="all",
+            knowledge=self._attack.knowledge,
+            given=f"{len(self._capture.steps)} training steps behind an active tap, amplitudes {self._levels}",
+            paper=self._attack.paper,
+            num_documents=len(np.unique(self._capture.items.document[in_test])),
+            num_frames=int(in_test.sum()),
+            num_rows=int((self._splits.by_row == TEST).sum()),
+            checks=tuple(checks),
+            baseline={"constant_auc_ratio": 0.5, "constant_effect_pp": 0.0},
+            twin={
+                "partition_auc_ratio": None if partition is None else partition.twin.auc_ratio,
+                "token_effect_pp": token_twin.effect_pp,
+            },
+            controls=controls,
+            details={**({} if partition is None else partition.details), **token_details},
+            notes=tuple(self._capture.problems),
+        )
+
+    def _partition(self) -> Partition | None:
+        plan, top = self._plan, self._levels[-1]
+        made = self._units(self._found, self._found.amplitude == top)
+        if made is None:
+            return None
+        view, key = made
+        generator = np.random.default_rng(plan.split.seed)
+        chosen, found = self._read(view, key, generator)
+        dealt = deal_within_groups(key.real, view.group, generator)
+        twin_view = ReactionView(**(vars(view) | {"train_real": dealt[view.train_units]}))
+        twin = self._read(twin_view, UnitKey(dealt, key.split, key.document), generator, TWIN_ALPHA)[1]
+        control = self._planted(view, key, generator)
+        negative = self._negative(generator)
+        blockers = []
+        if negative is not None and negative.lower_ratio is not None and negative.lower_ratio > 0.5:
+            blockers.append(Reason("instrument", "the negative control, directions never used, reads an effect"))
+        check = auc_check(
+            "reaction_partition_auc",
+            plan.ceilings.partition_auc_ratio,
+            found=found,
+            twin=twin,
+            controls=[control],
+            plan=plan,
+            blockers=blockers,
+        )
+        sweep = [self._at(level, chosen.name) for level in self._levels]
+        shown = [entry["amplitude_ratio"] for entry in sweep if (entry["lower_ratio"] or 0) > 0.5]
+        details = {
+            "reading": chosen.name,
+            "num_real": found.num_positive,
+            "num_decoys": found.num_negative,
+            "negative_control_auc_ratio": None if negative is None else negative.auc_ratio,
+            "sweep": sweep,
+            "smallest_amplitude_found_ratio": min((level for level in shown if level > 0), default=None),
+            "noise_floor": self._noise_floor(),
+            "decoys_never_respond": bool((view.cosine[~key.real] == 0).all()),
+        }
+        return Partition(check, chosen.name, twin, (control,), details)
+
+    def _units(self, found: Reactions, chosen: Flags) -> tuple[ReactionView, UnitKey] | None:
+        return reaction_units(self._capture, self._splits, found, chosen, self._family)
+
+    def _read(
+        self, view: ReactionView, key: UnitKey, generator: np.random.Generator, alpha: float | None = None
+    ) -> tuple[UnitScores, Auc]:
+        readings = self._attack.run(view, None, silent)
+        if not readings:
+            raise NotMeasurableError("the train documents of the active bundle hold only real rows or only decoys")
+        return best_reading(readings, key, self._plan, generator, alpha)
+
+    def _planted(self, view: ReactionView, key: UnitKey, generator: np.random.Generator) -> Control:
+        """Whether the attack finds a reaction that was planted into the real units of a copy."""
+        lean = _CONTROL_SHIFT * key.real
+        spread = float(view.projection.std()) or 1.0
+        noise = generator.standard_normal(len(lean))
+        copy = {"projection": spread * (noise + lean), "cosine": np.tanh(noise + lean)}
+        found = self._read(ReactionView(**(vars(view) | copy)), key, generator)[1]
+        lower = found.lower_ratio
+        ceiling = self._plan.ceilings.partition_auc_ratio
+        return Control("reactions drawn anew at AUC 0.65", found.auc_ratio, lower is not None and lower > ceiling)
+
+    def _negative(self, generator: np.random.Generator) -> Auc | None:
+        made = self._units(self._found, self._found.amplitude == 0)
+        return None if made is None else self._read(*made, generator, TWIN_ALPHA)[1]
+
+    def _at(self, level: float, reading: str) -> dict[str, Any]:
+        """What the chosen reading shows at one amplitude, trained and scored there."""
+        made = self._units(self._found, self._found.amplitude == level)
+        entry: dict[str, Any] = {"amplitude_ratio": level, "auc_ratio": None, "lower_ratio": None, "upper_ratio": None}
+        if made is None:
+            return entry
+        view, key = made
+        scores = next((r.scores for r in self._attack.run(view, None, silent) if r.name == reading), None)
+        if scores is None:
+            return entry
+        test = key.split == TEST
+        auc = clustered_auc(
+            scores[test],
+            key.real[test],
+            key.document[test],
+            alpha=self._plan.statistics.alpha,
+            repetitions=_SWEEP_REPETITIONS,
+            generator=np.random.default_rng(self._plan.split.seed),
+        )
+        return {
+            **entry,
+            "auc_ratio": auc.auc_ratio,
+            "lower_ratio": auc.lower_ratio,
+            "upper_ratio": auc.upper_ratio,
+            "num_units": len(key.real),
+            "real_mean_cosine": float(view.cosine[key.real].mean()),
+            "decoy_mean_cosine": float(view.cosine[~key.real].mean()),
+        }
+
+    def _noise_floor(self) -> dict[str, float | None]:
+        """Mean cosine of real units in control steps along directions never used: its mean and deviation over draws."""
+        means = []
+        for draw in range(1, _NOISE_DRAWS + 1):
+            found = reactions(self._capture, self._headers, self._schedules, draw)
+            made = self._units(found, found.amplitude == 0)
+            if made is not None:
+                means.append(float(made[0].cosine[made[1].real].mean()))
+        if len(means) < _NOISE_DRAWS:
+            return {"mean_cosine": None, "deviation": None}
+        return {"mean_cosine": float(np.mean(means)), "deviation": float(np.std(means, ddof=1))}
+
+    def _token(self) -> tuple[Check, Gain, Control, dict[str, Any]]:
+        changed = self._tokens(np.asarray(self._found.amplitude > 0))
+        passive = self._tokens(np.asarray(self._found.amplitude == 0))
+        view, key = changed
+        probe, plan = self._plan.probe, self._plan
+        dealt = np.random.default_rng([plan.split.seed, 3]).permutation(view.train_tokens)
+        planted = plant(
+            view.rows,
+            key.tokens,
+            coverage_ratio=probe.control_coverage_ratio,
+            amplitude_ratio=probe.control_amplitude_ratio,
+            seed=plan.split.seed,
+        )
+        views = [view, view.with_tokens(dealt), view.with_rows(planted)]
+        arms, twin_arms, control_arms = fit_and_read([self._attack.arms(v, probe, silent) for v in views], key, silent)
+        (passive_arms,) = fit_and_read([self._attack.arms(passive[0], probe, silent)], passive[1], silent)
+        chosen = max(range(len(arms)), key=lambda n: _hits_on_select(arms[n], key))
+        of_active = self._gain(arms[chosen], view, key)
+        of_passive = self._gain(passive_arms[chosen], *passive)
+        twin = self._gain(twin_arms[chosen], views[1], key)
+        dosed = self._gain(control_arms[chosen], view, key).less(of_passive)
+        control = Control("token codes in rows of changed steps", dosed.effect_pp, dosed.lower_pp > 0)
+        test = key.score_split == TEST
+        guesses = is_degenerate(arms[chosen].predictions[test])
+        check = self._token_check(of_active.less(of_passive), twin, control, guesses=guesses)
+        details = {
+            "token_arm": arms[chosen].name,
+            "active_effect_pp": of_active.effect_pp,
+            "passive_effect_pp": of_passive.effect_pp,
+            "changed_test_rows": int(test.sum()),
+            "control_test_rows": int((passive[1].score_split == TEST).sum()),
+        }
+        return check, twin, control, details
+
+    def _tokens(self, rows: Flags) -> tuple[TokenView, TokenKey]:
+        """Forward row, gradient row and reaction of the rows of the items whose rows are given."""
+        reacted = rows & np.isfinite(self._found.projection)
+        items = np.unique(self._capture.rows.item[reacted])
+        items = items[self._splits.by_item[items] >= 0]
+        if not len(items):
+            raise NotMeasurableError("the active bundle needs changed and control steps, of documents that are split")
+        view, key = token_view(self._capture, self._splits, JOINT, self._plan, items)
+        features = reaction_features(self._found, key.rows)
+        wide = view.with_rows(np.concatenate([view.rows, features], axis=1))
+        return dataclasses.replace(wide, family=self._family), key
+
+    def _gain(self, arm: ArmReading, view: TokenView, key: TokenKey) -> Gain:
+        """Effect of an arm over the constant on test rows whose token occurs in train."""
+        rows = (key.score_split == TEST) & np.isin(key.score_tokens, view.train_tokens)
+        if not rows.any():
+            raise NotMeasurableError("no test row of the active bundle has a token of the train rows")
+        tokens = key.score_tokens[rows]
+        effect = paired_effect(
+            paired_differences(arm.predictions[rows], tokens, most_frequent(tokens))[None],
+            key.score_item[rows],
+            key.score_document[rows],
+            alpha=self._plan.statistics.alpha,
+            repetitions=self._plan.statistics.repetitions,
+            generator=np.random.default_rng(self._plan.split.seed),
+        )
+        bounds = effect.bounds
+        if bounds.upper is None:
+            raise NotMeasurableError("the active bundle has too few test documents for a bound")
+        return Gain(
+            float(bounds.estimate[0]), float(bounds.standard_error[0]), bounds.upper_critical, bounds.num_clusters
+        )
+
+    def _token_check(self, gain: Gain, twin: Gain, control: Control, *, guesses: bool) -> Check:
+        plan, ceiling = self._plan, self._plan.ceilings.active_token_pp
+        detectable = minimum_detectable_effect(gain.error_pp, gain.critical, power=plan.statistics.power_ratio)
+        blockers = power_blockers(plan, num_documents=gain.num_documents, minimum_detectable=detectable, limit=ceiling)
+        if guesses:
+            blockers.append(Reason("instrument", "the arm names one token for more than 99 % of rows"))
+        state, reasons = judge(
+            ceiling=ceiling,
+            lower=gain.lower_pp,
+            upper=gain.upper_pp,
+            blockers=[*blockers, *control_blockers([control])],
+            twin=(twin.lower_pp, twin.upper_pp),
+        )
+        words = ("detected",) if gain.lower_pp > 0 else ("at floor",)
+        return Check(
+            "active_token_top1_effect",
+            "pp",
+            ceiling,
+            gain.effect_pp,
+            gain.lower_pp,
+            gain.upper_pp,
+            0.0,
+            finite(detectable),
+            state,
+            words,
+            reasons,
+        )
+
+
+def _hits_on_select(arm: ArmReading, key: TokenKey) -> int:
+    select = key.score_split == SELECT
+    return int((arm.predictions[select] == key.score_tokens[select]).sum())
