@@ -18,7 +18,7 @@ from auditor.store import Part, Store
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import mixed_groups, units
 
-_ABOUT_DECOYS = frozenset({"support", "partition", "linkage"})
+_ABOUT_DECOYS = frozenset({"support", "partition", "partition_rows", "linkage"})
 
 
 def run_battery(

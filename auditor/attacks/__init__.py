@@ -7,10 +7,13 @@ An attack answers one question, and the question decides which view it is given 
     partition_rows   the same by its whole row             (auditor/scorers/partition_rows.py)
     linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
+    cross_token the same, from what both hops of a frame have in common (auditor/scorers/cross_token.py)
+    history     the same, once repeats of a block are found  (auditor/scorers/history.py)
     response    the same, from returned rows                (auditor/scorers/response.py)
     trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
     membership  a score a candidate document                (auditor/scorers/membership.py)
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
+    reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
 
 A new attack is one file and one row here.
 """
@@ -18,6 +21,7 @@ A new attack is one file and one row here.
 from __future__ import annotations
 
 from auditor.attacks.base import Attack
+from auditor.attacks.cross_gram import CrossGram
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.gram_pattern import GramPattern
 from auditor.attacks.latent_matching import LatentMatching
@@ -28,6 +32,8 @@ from auditor.attacks.membership import Membership
 from auditor.attacks.model_completion import ModelCompletion
 from auditor.attacks.nearest_centroid import NearestCentroid
 from auditor.attacks.norm_product import NormProduct
+from auditor.attacks.perturbation_response import PerturbationResponse
+from auditor.attacks.repeats import RepeatProbe
 from auditor.attacks.row_norm import RowNorm
 from auditor.attacks.sign_pattern import SignPattern
 from auditor.attacks.traffic_profile import TrafficProfile
@@ -42,12 +48,15 @@ ATTACKS: dict[str, Attack] = {
         SignPattern(),
         GramPattern(),
         Linkage(),
+        RepeatProbe(),
         LatentProbe(),
         LinearProbe(),
         NearestCentroid(),
         LatentMatching(),
+        CrossGram(),
         ModelCompletion(),
         TrafficProfile(),
+        PerturbationResponse(),
         TrajectoryProperty(),
         Membership(),
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 SCORE_LOGITS = 1 << 23  # logits in memory at once
 
 
+@torch.no_grad()
 def log_probability_chunks(
     num_rows: int, num_classes: int, logits_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:

@@ -110,7 +110,6 @@ class ClassArm:
         tick(0.0)
         self._model = fit_classes(*self._train, len(self.classes), spherical=self._spherical)
 
-    @torch.no_grad()
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Log-probabilities over the classes of every score row, in chunks."""
         model = self._model

@@ -86,7 +86,6 @@ class CosineArm:
         prior_nC[torch.arange(len(class_n)), class_n] = (self._count_C[class_n] - 1).clamp_min(0.5).log()
         self._sharpness = max(_SHARPNESS, key=lambda value: _likelihood(value * cosine_nC + prior_nC, class_n))
 
-    @torch.no_grad()
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Log-probabilities over the classes of every score row, in chunks."""
         mean_CD, score = unit_rows(self._sums_CD), self._data.score_rows

@@ -9,11 +9,14 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
+from auditor.scorers.cross_token import score_cross_token
+from auditor.scorers.history import score_history
 from auditor.scorers.linkage import score_linkage
-from auditor.scorers.metadata import score_metadata
 from auditor.scorers.membership import score_membership
+from auditor.scorers.metadata import score_metadata
 from auditor.scorers.partition import score_partition
 from auditor.scorers.partition_rows import score_partition_rows
+from auditor.scorers.reaction import score_reaction
 from auditor.scorers.response import score_response
 from auditor.scorers.support import score_support
 from auditor.scorers.token import score_token
@@ -27,10 +30,13 @@ SCORERS: dict[str, Scorer] = {
     "partition_rows": score_partition_rows,
     "linkage": score_linkage,
     "token": score_token,
+    "cross_token": score_cross_token,
     "trajectory": score_trajectory,
     "membership": score_membership,
     "response": score_response,
+    "history": score_history,
     "metadata": score_metadata,
+    "reaction": score_reaction,
 }
 
 __all__ = ["SCORERS", "Scorer"]

@@ -23,7 +23,7 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.material import Material
-from auditor.plan import Plan, ProbeSettings
+from auditor.plan import DeepProbeSettings, Plan, ProbeSettings
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
 from auditor.scorers.arms import ArmReading, TokenScore, arm_values, cross_entropy, score_arms
@@ -50,7 +50,7 @@ def score_token(attack: Attack, material: Material, family: str, plan: Plan, pro
     arms, twin_arms, control_arms = _fit_all(attack, view, key, plan, progress)
     control = _control(score_arms(control_arms, view, key, plan, plan.statistics.alpha), plan)
     return token_result(
-        attack, view, key, plan, arms=arms, twin_arms=twin_arms, controls=(control,), given=_given(view)
+        attack, view, key, plan, arms=arms, twin_arms=twin_arms, controls=(control,), given=given_rows(view)
     )
 
 
@@ -253,7 +253,8 @@ def _fit_all(
     attack: Attack, view: TokenView, key: TokenKey, plan: Plan, progress: Progress
 ) -> tuple[list[ArmReading], list[ArmReading], list[ArmReading]]:
     """Readings of the arms, of their twins on shuffled labels, and of one arm on a copy with a planted leak."""
-    tasks = [(view, plan.probe), _twin_task(view, plan), _control_task(view, key, plan)]
+    settings = probe_settings(attack, plan)
+    tasks = [(view, settings), (twin_view(view, plan), settings), _control_task(view, key, plan, settings)]
     sets = []
     for number, task in enumerate(tasks):
         progress("preparing rows", number, len(tasks))
@@ -264,22 +265,30 @@ def _fit_all(
     return real, twin, control
 
 
-def _twin_task(view: TokenView, plan: Plan) -> tuple[TokenView, ProbeSettings]:
-    generator = np.random.default_rng([plan.split.seed, 3])
-    return view.with_tokens(generator.permutation(view.train_tokens)), plan.probe
+def probe_settings(attack: Attack, plan: Plan) -> ProbeSettings | DeepProbeSettings:
+    """What the attack may spend: the section of the plan that bears its name, else [probe]."""
+    return plan.deep_probe if attack.name == "deep_probe" else plan.probe
 
 
-def _control_task(view: TokenView, key: TokenKey, plan: Plan) -> tuple[TokenView, ProbeSettings]:
-    probe = plan.probe
+def twin_view(view: TokenView, plan: Plan) -> TokenView:
+    """The same rows with the tokens of the train rows dealt out at random."""
+    return view.with_tokens(np.random.default_rng([plan.split.seed, 3]).permutation(view.train_tokens))
+
+
+def _control_task(
+    view: TokenView, key: TokenKey, plan: Plan, settings: ProbeSettings | DeepProbeSettings
+) -> tuple[TokenView, ProbeSettings | DeepProbeSettings]:
     dosed = plant(
         view.rows,
         key.tokens,
-        coverage_ratio=probe.control_coverage_ratio,
-        amplitude_ratio=probe.control_amplitude_ratio,
+        coverage_ratio=plan.probe.control_coverage_ratio,
+        amplitude_ratio=plan.probe.control_amplitude_ratio,
         seed=plan.split.seed,
     )
-    probes = (_CONTROL_PROBE,) if _CONTROL_PROBE in probe.probes else probe.probes[:1]
-    return view.with_rows(dosed), dataclasses.replace(probe, restarts=1, probes=probes)
+    if isinstance(settings, ProbeSettings):
+        probes = (_CONTROL_PROBE,) if _CONTROL_PROBE in settings.probes else settings.probes[:1]
+        settings = dataclasses.replace(settings, probes=probes)
+    return view.with_rows(dosed), dataclasses.replace(settings, restarts=1)
 
 
 def _control(score: TokenScore, plan: Plan) -> Control:
@@ -337,7 +346,7 @@ def _details(
     }
 
 
-def _given(view: TokenView) -> str:
+def given_rows(view: TokenView) -> str:
     """What the attack saw, for the record."""
     seen = f"{len(view.rows)} rows of {len(view.offsets) - 1} frames"
     oracle = "; which rows are real (oracle)" if view.partition == "oracle" else ""
