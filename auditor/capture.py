@@ -153,8 +153,18 @@ def read_capture(
     """Reads every bundle once a hop and joins it with the truth. `folder` takes the rows. RETURN frames are read when
     `with_returned` asks for them.
     """
-    expected = sum(len(truth.records) for truth in truths)
     builder = _Builder(truths, [_MODES[mode] for mode in compute_modes], folder)
+    try:
+        _read(builder, sources, sum(len(truth.records) for truth in truths), progress, with_returned=with_returned)
+    except BaseException:
+        builder.abandon()
+        raise
+    return builder.finish([problem for source in sources for problem in source.problems])
+
+
+def _read(
+    builder: _Builder, sources: Sequence[FrameSource], expected: int, progress: Progress, *, with_returned: bool
+) -> None:
     kinds = {name: kind for source in sources for name, kind in _stack_kinds(source).items()}
     for number, frame in enumerate(_frames(sources, channels_pb2.HOP_FORWARD)):
         progress("reading forward frames", number, expected)
@@ -165,7 +175,6 @@ def read_capture(
     for number, frame in enumerate(_frames(sources, channels_pb2.HOP_RETURN) if with_returned else ()):
         progress("reading returned frames", number, builder.num_steps)
         builder.add_returned(frame)
-    return builder.finish([problem for source in sources for problem in source.problems])
 
 
 def _frames(sources: Sequence[FrameSource], hop: Any) -> Iterator[Any]:
@@ -279,6 +288,11 @@ class _Builder:
         rows_NRD = frame.tensor.float().numpy()
         for n, item in enumerate(self._steps[key]):
             yield item, rows_NRD[n][keep[n]]
+
+    def abandon(self) -> None:
+        """Lets go of the files on disk."""
+        for store in (self._forward, self._gradient, self._returned):
+            store.close()
 
     def finish(self, source_problems: list[str]) -> Capture:
         self._forward.freeze()

@@ -36,6 +36,7 @@ class Recipe:
     padding: bool = False
     seed: int = 1
     dropped: int = 0
+    session: str = SESSION
     settings: dict[str, Any] = field(default_factory=lambda: {"program": "synthetic"})
 
 
@@ -82,17 +83,17 @@ def _header(recipe: Recipe, hop: Any, step: int, lengths: list[int]) -> stack_pb
     return header
 
 
-def _write(writer: BundleWriter, header: stack_pb2.FrameHeader, rows: np.ndarray, step: int) -> str:
+def _write(recipe: Recipe, writer: BundleWriter, header: stack_pb2.FrameHeader, rows: np.ndarray, step: int) -> str:
     messages = list(encode_frame(header, torch.from_numpy(rows.astype(np.float32))))
     for message in messages:
-        writer.write(WireRecord(header.hop, "request", SESSION, message, step, step, "ExchangeRequest"))
+        writer.write(WireRecord(header.hop, "request", recipe.session, message, step, step, "ExchangeRequest"))
     return frame_digest(messages)
 
 
 def _open_session(writer: BundleWriter, recipe: Recipe) -> None:
     kind = stack_pb2.STACK_KIND_TRANSFORMER if recipe.transformer else stack_pb2.STACK_KIND_GRAM
     message = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=kind).SerializeToString()
-    writer.write(WireRecord(channels_pb2.HOP_CONTROL, "request", SESSION, message, 0, 0, "OpenSessionRequest"))
+    writer.write(WireRecord(channels_pb2.HOP_CONTROL, "request", recipe.session, message, 0, 0, "OpenSessionRequest"))
 
 
 @dataclass
@@ -156,10 +157,10 @@ def _write_steps(recipe: Recipe, writer: BundleWriter, truth: TruthWriter, truth
     for step in range(1, recipe.frames + 1):
         labels, real, document, rows = maker.frame(step)
         lengths = [recipe.rows - 3] * len(labels)
-        digest = _write(writer, _header(recipe, channels_pb2.HOP_FORWARD, step, lengths), rows, step)
+        digest = _write(recipe, writer, _header(recipe, channels_pb2.HOP_FORWARD, step, lengths), rows, step)
         if recipe.gradient != "none":
             gradient = _gradient(recipe, real, maker.generator)
-            _write(writer, _header(recipe, channels_pb2.HOP_BACKWARD, step, lengths), gradient, step)
+            _write(recipe, writer, _header(recipe, channels_pb2.HOP_BACKWARD, step, lengths), gradient, step)
         if step > truth_gap:
             order = np.zeros_like(labels)
-            truth.add(TruthRecord(SESSION, step, digest, "train", real, order, labels, labels, document))
+            truth.add(TruthRecord(recipe.session, step, digest, "train", real, order, labels, labels, document))
