@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import splitwire
+from auditor.assurance import assure
 from auditor.battery import run_battery
+from auditor.calibration.controls import check_control, read_controls
+from auditor.calibration.files import Calibration
 from auditor.capture import Capture
 from auditor.evidence import Evidence, evidence_digests, open_evidence
 from auditor.observable import observable
 from auditor.opening import opened_material
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
+from auditor.representation import representation
 from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
 from auditor.splits import SPLIT_NAMES, Splits
@@ -34,6 +38,9 @@ def run_audit(
     plan: Plan,
     truth_files: Sequence[Path] = (),
     trust: Path | None = None,
+    calibration: Calibration | None = None,
+    control: Sequence[Path] = (),
+    control_truth: Sequence[Path] = (),
     progress: Progress = silent,
     parts: Path | None = None,
     log: RunLog | None = None,
@@ -41,19 +48,40 @@ def run_audit(
     """The report of an audit of these bundles under this plan: the same for the same input, byte for byte.
 
     Finished parts are kept below `parts`, and taken from there when it holds those of the same audit. `log` hears what
-    belongs to this run alone.
+    belongs to this run alone. Without a `calibration` of the plan, and without `control` bundles that nothing protects,
+    no check passes (assurance.py).
     """
     evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust, progress=progress)
+    digests, naked = evidence_digests(folders, truth_files), None
+    stamp: dict[str, Any] = {"plan_hash": plan.hash, "versions": _versions(), **digests}
+    if control:
+        check_control(digests, control, control_truth)
+        naked = open_evidence(control, key=key, truth_files=control_truth, trust=trust, progress=progress)
+        stamp["control"] = evidence_digests(control, control_truth)
     store = Store(parts)
-    store.begin({"plan_hash": plan.hash, "versions": _versions(), **evidence_digests(folders, truth_files)})
-    return _audit(evidence, plan, store=store, log=log or RunLog(), progress=progress)
+    store.begin(stamp)
+    return _audit(evidence, plan, calibration, naked, store=store, log=log or RunLog(), progress=progress)
 
 
-def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progress: Progress) -> dict[str, Any]:
+def _audit(
+    evidence: Evidence,
+    plan: Plan,
+    calibration: Calibration | None,
+    naked: Evidence | None,
+    *,
+    store: Store,
+    log: RunLog,
+    progress: Progress,
+) -> dict[str, Any]:
     with opened_material(evidence, plan, progress) as opened:
         material = opened.material
         results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
         captured = _captured(material.capture, material.splits)
+        shape = representation(material.sources, material.capture)
+    controls = None
+    if naked is not None:
+        controls = read_controls(results, naked, shape, plan, store=store, log=log, progress=progress)
+    results = assure(results, plan, shape, calibration, controls)
     seen = observable(evidence.bundles, evidence.truths)
     tree = {
         "schema": SCHEMA,
@@ -63,6 +91,8 @@ def _audit(evidence: Evidence, plan: Plan, *, store: Store, log: RunLog, progres
         "plan": {"name": plan.name, "hash": plan.hash, "underpowered": plan.underpowered, "settings": to_tree(plan)},
         "versions": _versions(),
         "bundles": evidence.summaries,
+        "control_bundles": [] if naked is None else naked.summaries,
+        "calibration": None if calibration is None else {"plan_hash": calibration.plan_hash},
         "captured": captured,
         "results": results,
         "not_measured": missing,

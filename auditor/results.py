@@ -32,6 +32,39 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Control:
+    """A leak that was planted into a copy of the view, and whether the same attack found it."""
+
+    what: str
+    value: float | None
+    found: bool
+
+
+@dataclass(frozen=True)
+class DetectionLimit:
+    """The smallest shares of the carriers whose leak was found with power, and that would have failed the check.
+
+    None: no share was; 0: what is there already is.
+    """
+
+    mode: str
+    amplitude_ratio: float
+    carrier: str
+    onset_coverage_ratio: float | None
+    break_coverage_ratio: float | None
+
+
+@dataclass(frozen=True)
+class MatchedControl:
+    """What an attack read in a naked bundle of the same split, by metric; or why it could not."""
+
+    attack: str
+    family: str
+    found: dict[str, Control]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Check:
     """One metric against its ceiling. `lower` and `upper` are one-sided bounds; `floor` is what a guesser reads."""
 
@@ -49,15 +82,10 @@ class Check:
     reasons: tuple[Reason, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     """What the value is made of: `k` of `n` for a rate, `num_positive` and `num_negative` for an AUC."""
-
-
-@dataclass(frozen=True)
-class Control:
-    """A leak that was planted into a copy of the view, and whether the same attack found it."""
-
-    what: str
-    value: float | None
-    found: bool
+    limits: tuple[DetectionLimit, ...] = ()
+    """What a calibration under the same plan found, one a mode and amplitude; empty where there is none."""
+    matched_control: Control | None = None
+    """Whether the same attack detects the leak of a naked bundle of the same split; None where none was read."""
 
 
 @dataclass(frozen=True)

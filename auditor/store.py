@@ -15,14 +15,14 @@ from typing import Any
 
 import pydantic
 
-from auditor.results import NotMeasured, Result, plain
+from auditor.results import MatchedControl, NotMeasured, Result, plain
 from splitwire.errors import RecordingError, SettingsError
 from splitwire.private_files import replace_file
 
 PARTS_FOLDER = "parts"
 _STAMP = "stamp.json"
 _SCHEMA = "splitwire.audit-parts/1"
-_KINDS: dict[str, type[Result | NotMeasured]] = {"result": Result, "not_measured": NotMeasured}
+_KINDS: dict[str, type[Any]] = {"result": Result, "not_measured": NotMeasured, "control": MatchedControl}
 Part = Result | NotMeasured
 
 

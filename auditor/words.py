@@ -14,6 +14,8 @@ LEFT_OUT = "no attack of the plan does"
 OUT_OF_SCOPE = "the plan leaves it out of its scope"
 NO_ATTACK = "this version has no attack for it"
 UNDERPOWERED = "under-powered"
+UNCALIBRATED = "uncalibrated"
+NO_CONTROL = "no representation-matched control"
 SHORT_FAMILIES = {
     "forward_only": "forward",
     "gradient_only": "gradient",

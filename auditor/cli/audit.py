@@ -21,6 +21,15 @@ def command(
     ] = None,
     plan: Annotated[str, typer.Option("--plan", help="default, quick or a TOML file.")] = "default",
     trust: Annotated[Path | None, typer.Option("--trust", help="trust.json: pins who may have signed.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="calibration.json of auditor calibrate under the same plan.")
+    ] = None,
+    control: Annotated[
+        list[Path] | None, typer.Option("--control", help="A bundle of the same split that nothing protects.")
+    ] = None,
+    control_truth: Annotated[
+        list[Path] | None, typer.Option("--control-truth", help="Its truth.sealed; in the bundle by default.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="New folder for audit.json and its views.")] = Path("audit"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an audit that was ended, if --out holds one.")
@@ -30,6 +39,7 @@ def command(
     from rich.console import Console
 
     from auditor.audit import run_audit
+    from auditor.calibration.files import read_calibration
     from auditor.plan_file import load_plan
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report import JSON_FILE, print_summary, write_report
@@ -38,6 +48,7 @@ def command(
     from auditor.store import PARTS_FOLDER, count_parts, remove_parts
 
     chosen, log = load_plan(plan), RunLog()
+    ladders = None if calibration is None else read_calibration(calibration)
     check_folder(out, resume=resume)
     try:
         with terminate_like_interrupt(), shown(Console(stderr=True)) as progress:
@@ -47,6 +58,9 @@ def command(
                 plan=chosen,
                 truth_files=truth or [],
                 trust=trust,
+                calibration=ladders,
+                control=control or [],
+                control_truth=control_truth or [],
                 progress=progress,
                 parts=out / PARTS_FOLDER,
                 log=log,

@@ -1,0 +1,94 @@
+"""The representation-matched control: the same attack on a naked bundle of the same split, where there is a leak.
+
+An attack that reads a floor proves nothing until it was shown to read a leak in rows of this kind: of the same model,
+layers, stack and width, with nothing that protects them. The instrument of the question reads the naked bundle without
+a dose, within the limits of the plan's calibration, and has to detect.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from auditor.attacks import ATTACKS
+from auditor.attacks.base import Question
+from auditor.calibration import INSTRUMENTS
+from auditor.calibration.run import bounded
+from auditor.evidence import Evidence, evidence_digests
+from auditor.material import Material
+from auditor.opening import opened_material
+from auditor.plan import Plan
+from auditor.progress import Progress
+from auditor.representation import Representation, difference, representation
+from auditor.results import Control, MatchedControl, Result
+from auditor.runlog import RunLog
+from auditor.store import Store
+from auditor.views.base import NotMeasurableError
+from splitwire.errors import BundleError
+
+NOTHING_TO_LEAK: dict[Question, str] = {
+    "support": "a naked bundle has no decoys whose gradient could be zero",
+    "partition": "a naked bundle has no decoys to tell from real rows",
+    "linkage": "a naked bundle has no decoys that could have crossed before",
+}
+"""Questions whose leak a naked bundle cannot have by construction: for these the planted leak is the control."""
+
+WHAT = "a naked bundle of the same split"
+
+
+def check_control(audited: dict[str, list[str]], folders: Sequence[Path], truth_files: Sequence[Path]) -> None:
+    """BundleError when a control is one of the audited bundles. `audited` are the digests of those."""
+    if set(audited["bundles"]) & set(evidence_digests(folders, truth_files)["bundles"]):
+        raise BundleError(
+            "the control is one of the audited bundles",
+            remedy="give --control a bundle that was recorded with nothing to protect it",
+        )
+
+
+def read_controls(
+    results: Sequence[Result],
+    control: Evidence,
+    expected: Representation,
+    plan: Plan,
+    *,
+    store: Store,
+    log: RunLog,
+    progress: Progress,
+) -> list[MatchedControl]:
+    """What the attacks of these results read in the control. BundleError when it is of another representation."""
+    wanted = [result for result in results if _is_wanted(result)]
+    with opened_material(control, plan, progress) as opened:
+        differs = difference(expected, representation(opened.material.sources, opened.material.capture))
+        if differs:
+            raise BundleError(
+                f"the control does not match the audited bundles: its {differs}",
+                remedy="record a naked bundle with the same model, layers, stack and width",
+            )
+        found = []
+        for number, result in enumerate(wanted, start=1):
+            name, started = f"control.{result.attack}/{result.family}", time.monotonic()
+            progress(f"control {number}/{len(wanted)} {result.attack} on {result.family}", 0, 0)
+            kept = store.get(name)
+            part = kept[0] if kept else store.put(name, _read(result, opened.material, plan), 0.0)
+            log.add(name, kept[1] if kept else time.monotonic() - started, resumed=kept is not None)
+            found.append(part)
+    return found
+
+
+def _is_wanted(result: Result) -> bool:
+    """A check that failed needs no control: its leak was found in the bundle itself."""
+    return result.question not in NOTHING_TO_LEAK and any(check.state != "fail" for check in result.checks)
+
+
+def _read(result: Result, material: Material, plan: Plan) -> MatchedControl:
+    attack = ATTACKS[result.attack]
+    if attack.question not in INSTRUMENTS:
+        return MatchedControl(result.attack, result.family, {}, f"the question {attack.question!r} has no instrument")
+    try:
+        instrument = INSTRUMENTS[attack.question](attack, material, result.family, bounded(plan))
+        readings = instrument.read(None, plan.split.seed)
+    except NotMeasurableError as error:
+        return MatchedControl(result.attack, result.family, {}, str(error))
+    found = {reading.metric: Control(WHAT, reading.value, reading.detected) for reading in readings}
+    return MatchedControl(result.attack, result.family, found)
