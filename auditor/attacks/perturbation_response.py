@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from auditor.attacks.base import Question, TokenArm, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.row_norm import fit_logistic
 from auditor.capture import Integers
 from auditor.channels import ACTIVE_PERTURBATION
-from auditor.plan import ProbeSettings
 from auditor.progress import Progress
 from auditor.views.base import FloatArray
 from auditor.views.reaction import ReactionView
@@ -34,11 +33,16 @@ class PerturbationResponse:
     question: Question = "reaction"
     families: tuple[str, ...] = (ACTIVE_PERTURBATION,)
     knowledge = "what it changed, rows of both hops; of the train documents which rows are real, and their tokens"
+    assumes = Assumes(known_plaintext=True)
     paper = "active manipulation of returned activations"
 
-    def run(self, view: ReactionView, settings: Any, progress: Progress) -> list[UnitScores]:
-        """Scores of all units by each reading; none when the train units are of one class only."""
-        del settings, progress
+    def run(self, view: ReactionView | TokenView, settings: Any, progress: Progress) -> Any:
+        """Of reactions: scores of all units by each reading; none when the train units are of one class only.
+
+        Of rows with their reactions beside them: the arms that name a token.
+        """
+        if isinstance(view, TokenView):
+            return LinearProbe().run(view, settings, progress)
         if view.train_real.all() or not view.train_real.any():
             return []
         columns = np.stack([view.projection, view.cosine, _within_frame(view.projection, view.group)], axis=1)
@@ -51,10 +55,6 @@ class PerturbationResponse:
             UnitScores("within_frame", columns[:, 2]),
             UnitScores("regression", np.asarray(columns @ weights[:-1])),
         ]
-
-    def arms(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[TokenArm]:
-        """The arms that name a token from a row and its reaction."""
-        return list(LinearProbe().run(view, settings, progress))
 
 
 def _within_frame(values: FloatArray, group: Integers) -> FloatArray:

@@ -13,7 +13,6 @@ AUC and mean cosine at every amplitude, and the smallest amplitude that is found
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,33 +20,25 @@ from typing import Any
 
 import numpy as np
 
+from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.attacks.perturbation_response import PerturbationResponse
 from auditor.capture import Capture, Flags, read_capture
-from auditor.channels import JOINT
 from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
-from auditor.results import Check, Control, Reason, Result, finite
-from auditor.scorers.arms import ArmReading
-from auditor.scorers.fitting import fit_and_read
+from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
-from auditor.scorers.planting import plant
-from auditor.splits import SELECT, TEST, Splits, split_capture
+from auditor.scorers.reaction_token import token_gain
+from auditor.splits import TEST, Splits, split_capture
 from auditor.statistics.auc import Auc, clustered_auc
-from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
-from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import (
     Reactions,
     ReactionView,
     forward_headers,
-    reaction_features,
     reaction_units,
     reactions,
 )
-from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.views.units import UnitKey
 
 _NOISE_DRAWS = 8
@@ -71,38 +62,7 @@ class Partition:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Gain:
-    """An effect in percentage points with its clustered standard error and the critical values of its bounds."""
-
-    effect_pp: float
-    error_pp: float
-    critical: float
-    num_documents: int
-
-    def less(self, other: Gain) -> Gain:
-        """The difference of two that are taken as independent."""
-        return Gain(
-            self.effect_pp - other.effect_pp,
-            float(np.hypot(self.error_pp, other.error_pp)),
-            max(self.critical, other.critical),
-            min(self.num_documents, other.num_documents),
-        )
-
-    @property
-    def lower_pp(self) -> float:
-        """One-sided lower bound."""
-        return self.effect_pp - self.critical * self.error_pp
-
-    @property
-    def upper_pp(self) -> float:
-        """One-sided upper bound."""
-        return self.effect_pp + self.critical * self.error_pp
-
-
-def score_reaction(
-    attack: PerturbationResponse, material: Material, family: str, plan: Plan, progress: Progress
-) -> Result:
+def score_reaction(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """Both checks; the partition's only where frames hold decoys."""
     active = material.active
     if not active.sources:
@@ -120,9 +80,7 @@ def score_reaction(
 class _Scoring:
     """One active capture under one plan."""
 
-    def __init__(
-        self, attack: PerturbationResponse, material: Material, capture: Capture, family: str, plan: Plan
-    ) -> None:
+    def __init__(self, attack: Attack, material: Material, capture: Capture, family: str, plan: Plan) -> None:
         self._attack, self._plan, self._family, self._capture = attack, plan, family, capture
         self._schedules = material.active.schedules
         self._headers = forward_headers(material.active)
@@ -138,9 +96,9 @@ class _Scoring:
         progress("reaction of rows", 0, 2)
         partition = self._partition()
         progress("tokens by reaction", 1, 2)
-        token, token_twin, token_control, token_details = self._token()
-        checks = [token] if partition is None else [partition.check, token]
-        controls = (*(() if partition is None else partition.controls), token_control)
+        token = token_gain(self._attack, self._capture, self._splits, self._found, self._family, self._plan)
+        checks = [token.check] if partition is None else [partition.check, token.check]
+        controls = (*(() if partition is None else partition.controls), token.control)
         in_test = self._splits.by_item == TEST
         return Result(
             attack=self._attack.name,
@@ -157,10 +115,10 @@ class _Scoring:
             baseline={"constant_auc_ratio": 0.5, "constant_effect_pp": 0.0},
             twin={
                 "partition_auc_ratio": None if partition is None else partition.twin.auc_ratio,
-                "token_effect_pp": token_twin.effect_pp,
+                "token_effect_pp": token.twin.effect_pp,
             },
             controls=controls,
-            details={**({} if partition is None else partition.details), **token_details},
+            details={**({} if partition is None else partition.details), **token.details},
             notes=tuple(self._capture.problems),
         )
 
@@ -269,103 +227,3 @@ class _Scoring:
         if len(means) < _NOISE_DRAWS:
             return {"mean_cosine": None, "deviation": None}
         return {"mean_cosine": float(np.mean(means)), "deviation": float(np.std(means, ddof=1))}
-
-    def _token(self) -> tuple[Check, Gain, Control, dict[str, Any]]:
-        changed = self._tokens(np.asarray(self._found.amplitude > 0))
-        passive = self._tokens(np.asarray(self._found.amplitude == 0))
-        view, key = changed
-        probe, plan = self._plan.probe, self._plan
-        dealt = np.random.default_rng([plan.split.seed, 3]).permutation(view.train_tokens)
-        planted = plant(
-            view.rows,
-            key.tokens,
-            coverage_ratio=probe.control_coverage_ratio,
-            amplitude_ratio=probe.control_amplitude_ratio,
-            seed=plan.split.seed,
-        )
-        views = [view, view.with_tokens(dealt), view.with_rows(planted)]
-        arms, twin_arms, control_arms = fit_and_read([self._attack.arms(v, probe, silent) for v in views], key, silent)
-        (passive_arms,) = fit_and_read([self._attack.arms(passive[0], probe, silent)], passive[1], silent)
-        chosen = max(range(len(arms)), key=lambda n: _hits_on_select(arms[n], key))
-        of_active = self._gain(arms[chosen], view, key)
-        of_passive = self._gain(passive_arms[chosen], *passive)
-        twin = self._gain(twin_arms[chosen], views[1], key)
-        dosed = self._gain(control_arms[chosen], view, key).less(of_passive)
-        control = Control("token codes in rows of changed steps", dosed.effect_pp, dosed.lower_pp > 0)
-        test = key.score_split == TEST
-        guesses = is_degenerate(arms[chosen].predictions[test])
-        check = self._token_check(of_active.less(of_passive), twin, control, guesses=guesses)
-        details = {
-            "token_arm": arms[chosen].name,
-            "active_effect_pp": of_active.effect_pp,
-            "passive_effect_pp": of_passive.effect_pp,
-            "changed_test_rows": int(test.sum()),
-            "control_test_rows": int((passive[1].score_split == TEST).sum()),
-        }
-        return check, twin, control, details
-
-    def _tokens(self, rows: Flags) -> tuple[TokenView, TokenKey]:
-        """Forward row, gradient row and reaction of the rows of the items whose rows are given."""
-        reacted = rows & np.isfinite(self._found.projection)
-        items = np.unique(self._capture.rows.item[reacted])
-        items = items[self._splits.by_item[items] >= 0]
-        if not len(items):
-            raise NotMeasurableError("the active bundle needs changed and control steps, of documents that are split")
-        view, key = token_view(self._capture, self._splits, JOINT, self._plan, items)
-        features = reaction_features(self._found, key.rows)
-        wide = view.with_rows(np.concatenate([view.rows, features], axis=1))
-        return dataclasses.replace(wide, family=self._family), key
-
-    def _gain(self, arm: ArmReading, view: TokenView, key: TokenKey) -> Gain:
-        """Effect of an arm over the constant on test rows whose token occurs in train."""
-        rows = (key.score_split == TEST) & np.isin(key.score_tokens, view.train_tokens)
-        if not rows.any():
-            raise NotMeasurableError("no test row of the active bundle has a token of the train rows")
-        tokens = key.score_tokens[rows]
-        effect = paired_effect(
-            paired_differences(arm.predictions[rows], tokens, most_frequent(tokens))[None],
-            key.score_item[rows],
-            key.score_document[rows],
-            alpha=self._plan.statistics.alpha,
-            repetitions=self._plan.statistics.repetitions,
-            generator=np.random.default_rng(self._plan.split.seed),
-        )
-        bounds = effect.bounds
-        if bounds.upper is None:
-            raise NotMeasurableError("the active bundle has too few test documents for a bound")
-        return Gain(
-            float(bounds.estimate[0]), float(bounds.standard_error[0]), bounds.upper_critical, bounds.num_clusters
-        )
-
-    def _token_check(self, gain: Gain, twin: Gain, control: Control, *, guesses: bool) -> Check:
-        plan, ceiling = self._plan, self._plan.ceilings.active_token_pp
-        detectable = minimum_detectable_effect(gain.error_pp, gain.critical, power=plan.statistics.power_ratio)
-        blockers = power_blockers(plan, num_documents=gain.num_documents, minimum_detectable=detectable, limit=ceiling)
-        if guesses:
-            blockers.append(Reason("instrument", "the arm names one token for more than 99 % of rows"))
-        state, reasons = judge(
-            ceiling=ceiling,
-            lower=gain.lower_pp,
-            upper=gain.upper_pp,
-            blockers=[*blockers, *control_blockers([control])],
-            twin=(twin.lower_pp, twin.upper_pp),
-        )
-        words = ("detected",) if gain.lower_pp > 0 else ("at floor",)
-        return Check(
-            "active_token_top1_effect",
-            "pp",
-            ceiling,
-            gain.effect_pp,
-            gain.lower_pp,
-            gain.upper_pp,
-            0.0,
-            finite(detectable),
-            state,
-            words,
-            reasons,
-        )
-
-
-def _hits_on_select(arm: ArmReading, key: TokenKey) -> int:
-    select = key.score_split == SELECT
-    return int((arm.predictions[select] == key.score_tokens[select]).sum())
