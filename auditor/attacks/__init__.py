@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from auditor.attacks.base import Attack
 from auditor.attacks.cross_gram import CrossGram
+from auditor.attacks.deep_probe import DeepProbe
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.gram_pattern import GramPattern
 from auditor.attacks.latent_matching import LatentMatching
@@ -54,6 +55,7 @@ ATTACKS: dict[str, Attack] = {
         NearestCentroid(),
         LatentMatching(),
         CrossGram(),
+        DeepProbe(),
         ModelCompletion(),
         TrafficProfile(),
         PerturbationResponse(),

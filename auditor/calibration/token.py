@@ -10,7 +10,7 @@ from auditor.progress import silent
 from auditor.results import finite
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.planting import plant
-from auditor.scorers.token import rare_upper
+from auditor.scorers.token import probe_settings, rare_upper
 from auditor.statistics.effects import PairedEffect
 from auditor.views.token import token_view
 from auditor.workers import run_jobs
@@ -42,7 +42,7 @@ class TokenInstrument:
                     offsets=view.offsets if dose.mode == "invariant" else None,
                 )
             )
-        arms = self._attack.run(view, plan.probe, silent)
+        arms = self._attack.run(view, probe_settings(self._attack, plan), silent)
         run_jobs([arm.fit for arm in arms], lambda _: None)
         return _readings(score_arms(read_arms(arms, key), view, key, plan, plan.statistics.alpha), plan)
 
