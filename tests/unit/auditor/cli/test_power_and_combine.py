@@ -1,0 +1,146 @@
+"""`auditor power` before an audit, and `auditor combine` after several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from auditor.cli import app
+from auditor.combine import combine_audits
+from auditor.results import SCHEMA
+from auditor.statistics.meta import random_effects
+from splitwire.errors import SettingsError
+
+EFFECT = "latent_probe/forward_only/token_top1_effect"
+
+
+def audit(folder: Path, name: str, value: float, half: float = 0.3, **changes: Any) -> Path:
+    check = {
+        "metric": "token_top1_effect",
+        "unit": "pp",
+        "ceiling": 1.0,
+        "value": value,
+        "lower": value - half,
+        "upper": value + half,
+        "state": "pass",
+    }
+    gate = check | {"metric": "token_top1_gate", "lower": None}
+    report = {
+        "schema": SCHEMA,
+        "verdict": {},
+        "plan": {"hash": "a", "settings": {"statistics": {"alpha": 0.05}}},
+        "captured": {},
+        "results": [{"attack": "latent_probe", "family": "forward_only", "checks": [check | changes, gate]}],
+        "not_measured": [],
+        "bundles": [],
+        "notes": [],
+    }
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(report))
+    return file
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_combine_prints_what_the_library_finds(tmp_path: Path) -> None:
+    values = [0.2, 0.9, 0.5]
+    files = [audit(tmp_path, str(value), value) for value in values]
+    printed = json.loads(invoke("combine", *files, "--json").output)
+    expected = random_effects(values, [0.6 / (2 * 1.6448536269514722)] * 3)
+    assert printed["subject"] == EFFECT
+    assert printed["mean_pp"] == pytest.approx(expected.mean, abs=1e-9)
+    assert expected.prediction is not None
+    assert printed["intervals_pp"]["prediction"]["upper"] == pytest.approx(expected.prediction.upper, abs=1e-9)
+    text = invoke("combine", *files, "--check", "token_top1_effect").output
+    for word in ("DerSimonian-Laird", "Hartung-Knapp", "prediction", "tau", "+0.53 pp"):
+        assert word in text
+
+
+def test_two_runs_have_no_prediction_and_other_plans_are_noted(tmp_path: Path) -> None:
+    files = [audit(tmp_path, "a", 0.2), audit(tmp_path, "b", 0.4)]
+    report = json.loads(files[1].read_text())
+    report["plan"]["hash"] = "b"
+    files[1].write_text(json.dumps(report))
+    printed = json.loads(invoke("combine", *files, "--json").output)
+    assert printed["intervals_pp"]["prediction"] is None
+    assert "different plans" in printed["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("readings", "check", "message"),
+    [
+        ([0.2], None, "at least two"),
+        ([0.2, 0.2], None, "give every capture once"),
+        ([0.2, 0.4], "token_top1_gate", "with two bounds is not in"),
+        ([0.2, None], None, "share no check"),
+    ],
+)
+def test_what_cannot_be_combined_says_why(
+    tmp_path: Path, readings: list[float | None], check: str | None, message: str
+) -> None:
+    files = [
+        audit(tmp_path, str(n), value or 0.0, **({} if value is not None else {"lower": None}))
+        for n, value in enumerate(readings)
+    ]
+    with pytest.raises(SettingsError, match=message):
+        combine_audits(files, check)
+
+
+def test_a_choice_is_asked_for_where_several_checks_fit(tmp_path: Path) -> None:
+    files = [audit(tmp_path, "a", 0.2), audit(tmp_path, "b", 0.4)]
+    for number, file in enumerate(files):
+        report = json.loads(file.read_text())
+        other = report["results"][0] | {"family": "gradient_only"}
+        other["checks"] = [other["checks"][0] | {"value": 0.1, "lower": -0.2, "upper": 0.3 + number}]
+        report["results"].append(other)
+        file.write_text(json.dumps(report))
+    with pytest.raises(SettingsError, match="2 checks fit"):
+        combine_audits(files, None)
+    assert combine_audits(files, "gradient_only").subject == "latent_probe/gradient_only/token_top1_effect"
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(SettingsError, match="schema"):
+        combine_audits([tmp_path / "x.json", tmp_path / "x.json"], None)
+
+
+def test_power_names_what_every_ceiling_needs() -> None:
+    printed = json.loads(invoke("power", "--json").output)
+    needed = {check["metric"]: check["needed_documents_in_all_count"] for check in printed["checks"]}
+    assert needed["partition_auc_ratio"] == 50  # 20 test documents, the fewest that can pass
+    assert needed["token_pp"] > 100
+    assert needed["membership_tpr_ratio"] > needed["membership_auc_ratio"] > 1000
+    assert printed["test_documents_count"] == 40
+    assert "membership_tpr_ratio" in invoke("power", "--documents", "5000").output
+
+
+def test_correlated_rows_fewer_rows_and_more_arms_need_more_documents(tmp_path: Path) -> None:
+    def token(*arguments: object) -> int:
+        return int(json.loads(invoke("power", "--json", *arguments).output)["checks"][0]["needed_documents_count"])
+
+    assert token("--icc", 0.1) > token("--icc", 0.01) > token("--icc", 0)
+    assert token("--rows", 8) > token("--rows", 32)
+    assert token("--plan", "default") > token("--plan", "quick")
+
+
+def test_without_decoys_there_is_no_partition_to_power() -> None:
+    printed = json.loads(invoke("power", "--json", "--decoys", 0).output)
+    assert not any("partition" in check["metric"] for check in printed["checks"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(("--icc", 5), "icc_ratio"), (("--rows", 0), "rows_count"), (("--base", 0), "base_ratio"),
+     (("--documents", 0), "documents"), (("--frames", -1), "frames")],
+)  # fmt: skip
+def test_power_refuses_what_is_out_of_range(arguments: tuple[object, ...], field: str) -> None:
+    found = invoke("power", *arguments)
+    assert isinstance(found.exception, SettingsError)
+    assert field in str(found.exception)
