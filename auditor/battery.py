@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
-from auditor.attacks import ATTACKS
+from auditor.attacks import ATTACKS, Attack
 from auditor.capture import Capture
 from auditor.material import Material
 from auditor.plan import Plan
@@ -56,7 +57,16 @@ def _run(name: str, family: str, material: Material, plan: Plan, progress: Progr
     except NotMeasurableError as error:
         applies = _applies(attack.question, material.capture, material.splits)
         return NotMeasured(name, family, str(error), applies=applies)
-    return replace(result, plan_hash=plan.hash)
+    return replace(result, assumptions=_assumptions(attack, plan), plan_hash=plan.hash)
+
+
+def _assumptions(attack: Attack, plan: Plan) -> dict[str, Any]:
+    assumes = attack.assumes
+    return {
+        "known_plaintext_ratio": plan.split.train_ratio if assumes.known_plaintext else 0.0,
+        "public_weights": assumes.public_weights,
+        "auxiliary_text": assumes.auxiliary_text,
+    }
 
 
 def _applies(question: str, capture: Capture, splits: Splits) -> bool:

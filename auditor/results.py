@@ -108,6 +108,8 @@ class Result:
     controls: tuple[Control, ...]
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    assumptions: dict[str, Any] = field(default_factory=dict)
+    """`known_plaintext_ratio` of the documents, `public_weights`, `auxiliary_text`; set by the battery."""
     plan_hash: str = ""
     """Hash of the plan under which it was measured; set by the battery."""
 

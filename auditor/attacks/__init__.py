@@ -8,6 +8,7 @@ An attack answers one question, and the question decides which view it is given 
     linkage     a score a unit from all earlier frames      (auditor/scorers/linkage.py)
     token       arms that each name a token a row          (auditor/scorers/token.py)
     cross_token the same, from what both hops of a frame have in common (auditor/scorers/cross_token.py)
+    sweep       the same, at several fractions of compromise; no check (auditor/scorers/sweep.py)
     history     the same, once repeats of a block are found  (auditor/scorers/history.py)
     response    the same, from returned rows                (auditor/scorers/response.py)
     trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
@@ -15,12 +16,16 @@ An attack answers one question, and the question decides which view it is given 
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
     reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
 
-A new attack is one file and one row here.
+A new attack is one file and one row here; or a class in another package that declares an entry point of the group
+`splitwire.attacks` (docs/writing-an-attack.md).
 """
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 from auditor.attacks.base import Attack
+from auditor.attacks.compromise_sweep import CompromiseSweep
 from auditor.attacks.cross_gram import CrossGram
 from auditor.attacks.deep_probe import DeepProbe
 from auditor.attacks.gradient_support import GradientSupport
@@ -39,7 +44,9 @@ from auditor.attacks.row_norm import RowNorm
 from auditor.attacks.sign_pattern import SignPattern
 from auditor.attacks.traffic_profile import TrafficProfile
 from auditor.attacks.trajectory import TrajectoryProperty
+from splitwire.errors import SettingsError
 
+ENTRY_POINTS = "splitwire.attacks"
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (
@@ -56,6 +63,7 @@ ATTACKS: dict[str, Attack] = {
         LatentMatching(),
         CrossGram(),
         DeepProbe(),
+        CompromiseSweep(),
         ModelCompletion(),
         TrafficProfile(),
         PerturbationResponse(),
@@ -63,5 +71,16 @@ ATTACKS: dict[str, Attack] = {
         Membership(),
     )
 }
+
+
+def register_installed(attacks: dict[str, Attack]) -> None:
+    """Adds the attacks of other packages. SettingsError when two have one name: which of them ran would be unknown."""
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name in attacks:
+            raise SettingsError(f"two attacks are called {point.name}", remedy="uninstall or rename the one you added")
+        attacks[point.name] = point.load()()
+
+
+register_installed(ATTACKS)
 
 __all__ = ["ATTACKS", "Attack"]

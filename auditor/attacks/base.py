@@ -19,6 +19,7 @@ Question = Literal[
     "linkage",
     "token",
     "cross_token",
+    "sweep",
     "response",
     "history",
     "trajectory",
@@ -26,6 +27,18 @@ Question = Literal[
     "reaction",
     "membership",
 ]
+
+
+@dataclass(frozen=True)
+class Assumes:
+    """What an attacker has beside the captured bytes, so that results can be told apart by it."""
+
+    known_plaintext: bool = False
+    """The answers (tokens, labels, which rows are real) of the documents that the plan gives to train."""
+    public_weights: bool = False
+    """The weights of the public model."""
+    auxiliary_text: bool = False
+    """Text that is not of the run, or candidate texts."""
 
 
 class Attack(Protocol):
@@ -36,6 +49,8 @@ class Attack(Protocol):
     families: tuple[str, ...]
     knowledge: str
     """What the attacker is assumed to know; goes into the result."""
+    assumes: Assumes
+    """The same in a form that can be compared."""
     paper: str
     """Where the method comes from."""
 

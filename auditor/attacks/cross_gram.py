@@ -18,7 +18,7 @@ import itertools
 
 import torch
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.feature_arm import FeatureArm
 from auditor.attacks.gram_pattern import FORMS, pair_features
 from auditor.attacks.latent_probe import token_classes
@@ -37,6 +37,7 @@ class CrossGram:
     question: Question = "cross_token"
     families: tuple[str, ...] = (JOINT,)
     knowledge = "captured rows of both hops; tokens of the rows of the train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "cross-Gram X G' of seed 003, cosine and scale-keeping form; forward norm times gradient norm"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[FeatureArm]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.channels import GRADIENT_ONLY
 from auditor.progress import Progress
 from auditor.views.units import UnitView
@@ -24,6 +24,7 @@ class GradientSupport:
     question: Question = "support"
     families: tuple[str, ...] = (GRADIENT_ONLY,)
     knowledge = "one captured gradient frame; no labels"
+    assumes = Assumes()
     paper = "zero-support read of the returned gradient"
 
     def run(self, view: UnitView, settings: Any, progress: Progress) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.invariants import NUM_PAIR_STATISTICS, of_frames, pair_statistics, standardise, unit_rows
 from auditor.attacks.sign_pattern import discriminant_scores
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
@@ -38,6 +38,7 @@ class GramPattern:
     question: Question = "partition_rows"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; which rows of the train documents are real"
+    assumes = Assumes(known_plaintext=True)
     paper = "Gram and cross-Gram classifier of the partition"
 
     def run(self, view: UnitRowsView, settings: Any, progress: Progress) -> list[UnitScores]:

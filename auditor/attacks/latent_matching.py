@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.chunks import log_probability_chunks
 from auditor.attacks.invariants import unit_rows
 from auditor.attacks.latent_probe import ProbeData, token_classes
@@ -45,6 +45,7 @@ class LatentMatching:
     question: Question = "token"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; tokens of the rows of the train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "latent matching by centroid cosine and nearest signature"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[CosineArm | SignatureArm]:

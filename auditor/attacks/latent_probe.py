@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.invariants import NUM_INVARIANTS, row_invariants, standardise
 from auditor.attacks.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
 from auditor.capture import Integers
@@ -42,6 +42,7 @@ class LatentProbe:
     question: Question = "token"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; tokens of the rows of the train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "nine-arm latent probe with 22 invariants"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[RowArm | GraphArm]:

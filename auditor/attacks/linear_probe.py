@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.gaussian_classes import ClassArm
 from auditor.attacks.latent_probe import ProbeData, token_classes
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
@@ -28,6 +28,7 @@ class LinearProbe:
     question: Question = "token"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; tokens of the rows of the train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "linear probe of split-learning latents, as a linear discriminant with shrunken class means"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[ClassArm]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.progress import Progress
 from auditor.views.base import FloatArray
@@ -39,6 +39,7 @@ class Linkage:
     question: Question = "linkage"
     families: tuple[str, ...] = (ACCUMULATED_HISTORY,)
     knowledge = "forward rows of every frame so far, in order; no labels"
+    assumes = Assumes()
     paper = "row norm and Gram linkage of re-sent rows"
 
     def run(self, view: LinkageView, settings: Any, progress: Progress) -> list[UnitScores]:

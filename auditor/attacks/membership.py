@@ -4,8 +4,8 @@ Transformer stack: a candidate text goes through the public layers, the snapshot
 lowers the loss of what it was done on more than that of other text; the loss before training calibrates how hard a text
 is (Watson et al. 2022).
 
-    loss         loss under the last weights
     loss_drop    loss under the first weights less that under the last
+    loss         loss under the last weights
     learned      logistic regression on both and on the largest drop of a token, fitted on known candidates
 
 Gram stack: candidates are frames. A surrogate reads them before and after training; nothing tells its private loss, so
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.row_norm import fit_logistic
 from auditor.capture import Flags, Integers
 from auditor.channels import MEMBERSHIP_PROPERTY
@@ -46,7 +46,7 @@ _BATCH_TEXTS = 16
 _SMALLEST = 1e-12
 _PARAMETER = "parameter."
 _GRAM_FIELDS = ("width", "num_experts", "num_layers", "radial", "sign_invariant")
-_TEXT_READINGS = {"loss": (0,), "loss_drop": (1,), "learned": (0, 1, 2)}
+_TEXT_READINGS = {"loss_drop": (1,), "loss": (0,), "learned": (0, 1, 2)}
 _FRAME_READINGS = {"change": (0,), "surrogate": (0, 1, 2, 3, 4), "frame": (5, 6, 7, 8), "all": tuple(range(9))}
 
 
@@ -76,6 +76,7 @@ class Membership:
         "first and last snapshot of the node's weights; candidate texts and the public model (transformer stack), or "
         "evaluation frames of the candidates (gram stack); which train documents are members"
     )
+    assumes = Assumes(known_plaintext=True, public_weights=True, auxiliary_text=True)
     paper = "difficulty-calibrated membership inference (Watson et al. 2022); TPR at low FPR (Carlini et al. 2022)"
 
     def run(self, view: MembershipView, settings: Any, progress: Progress) -> list[UnitScores]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Question, TokenArm
+from auditor.attacks.base import Assumes, Question, TokenArm
 from auditor.attacks.chunks import SCORE_LOGITS
 from auditor.attacks.invariants import row_invariants, standardise
 from auditor.attacks.latent_probe import token_classes
@@ -45,6 +45,7 @@ class ModelCompletion:
     question: Question = "response"
     families: tuple[str, ...] = (RESPONSE_SIDE,)
     knowledge = "returned rows; the public model; texts of the train documents with the rows that they are in"
+    assumes = Assumes(known_plaintext=True, public_weights=True)
     paper = "model completion (Fu et al., Label Inference Attacks Against Vertical Federated Learning, 2022)"
 
     def run(self, view: ResponseView, settings: ProbeSettings, progress: Progress) -> list[TokenArm]:

@@ -9,7 +9,7 @@ equal    distance alone, the classic form
 
 from __future__ import annotations
 
-from auditor.attacks.base import Question
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.gaussian_classes import ClassArm
 from auditor.attacks.latent_probe import ProbeData, token_classes
 from auditor.attacks.linear_probe import PRIORS
@@ -26,6 +26,7 @@ class NearestCentroid:
     question: Question = "token"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; tokens of the rows of the train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "nearest-centroid probe, with shrunken class means (Tibshirani et al. 2002)"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[ClassArm]:

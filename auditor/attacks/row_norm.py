@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
 from auditor.progress import Progress
 from auditor.views.base import FloatArray
@@ -34,6 +34,7 @@ class RowNorm:
     question: Question = "partition"
     families: tuple[str, ...] = (GRADIENT_ONLY, FORWARD_ONLY)
     knowledge = "captured rows of one hop; which rows of the train documents are real"
+    assumes = Assumes(known_plaintext=True)
     paper = "norm classifier against clipped and noised gradients"
 
     def run(self, view: UnitView, settings: Any, progress: Progress) -> list[UnitScores]:

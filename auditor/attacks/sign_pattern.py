@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.gaussian_classes import fit_classes
 from auditor.attacks.invariants import unit_rows
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
@@ -30,6 +30,7 @@ class SignPattern:
     question: Question = "partition_rows"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY)
     knowledge = "captured rows of one hop; which rows of the train documents are real"
+    assumes = Assumes(known_plaintext=True)
     paper = "sign classifier of the partition, beside the zero-support read"
 
     def run(self, view: UnitRowsView, settings: Any, progress: Progress) -> list[UnitScores]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.row_norm import fit_logistic
 from auditor.capture import Flags, Integers
 from auditor.channels import TIMING_METADATA
@@ -34,6 +34,7 @@ class TrafficProfile:
     question: Question = "metadata"
     families: tuple[str, ...] = (TIMING_METADATA,)
     knowledge = "sizes, counts, header fields and times of every message; the property of the steps of train documents"
+    assumes = Assumes(known_plaintext=True)
     paper = "traffic analysis by regression on sizes and gaps"
 
     def run(self, view: MetadataView, settings: Any, progress: Progress) -> list[UnitScores]:

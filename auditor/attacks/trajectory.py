@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.attacks.base import Question, UnitScores
+from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.channels import STATEFUL_REMOTE_STATE
 from auditor.progress import Progress
 from auditor.views.base import FloatArray
@@ -41,6 +41,7 @@ class TrajectoryProperty:
     knowledge = (
         "snapshots of the node's own weights and AdamW moments; the property of the train documents of each interval"
     )
+    assumes = Assumes(known_plaintext=True)
     paper = "property inference from model updates (Melis et al. 2019)"
 
     def run(self, view: TrajectoryView, settings: Any, progress: Progress) -> list[UnitScores]:
