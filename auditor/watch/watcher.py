@@ -90,7 +90,11 @@ class Watcher:
             self._publish()
             return self.state()
         finally:
-            self._tail.close()
+            self.close()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self._tail.close()
 
     def turn(self) -> bool:
         """Reads some chunks and brings metrics and actions up to date; False when there was nothing to read."""
