@@ -130,7 +130,7 @@ def protected(nodes: Nodes) -> Iterator[Connected]:
     """A session with every mechanism on, its decoy pool full."""
     settings = GradientSettings()
     with connect(
-        _settings(nodes, MECHANISMS),
+        gram_settings(nodes, MECHANISMS),
         mode="training",
         make_policy=lambda parts: build_gradient_policy(settings, parts.keys),
     ) as connected:
@@ -143,7 +143,7 @@ def protected(nodes: Nodes) -> Iterator[Connected]:
 @contextmanager
 def padded(nodes: Nodes) -> Iterator[Connected]:
     """A session with the bottleneck alone and frames of the same size."""
-    settings = _settings(nodes, ("bottleneck",))
+    settings = gram_settings(nodes, ("bottleneck",))
     with connect(settings, mode="training", make_policy=lambda _parts: OpenGradient()) as connected:
         encoder = [part for part in connected.model.pipeline.mechanisms if isinstance(part, Mechanism)]
         connected.model.pipeline = FramePipeline([*encoder, Padding(FRAME_ROWS)])
@@ -208,7 +208,7 @@ def _peak_of(process: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
-def _settings(nodes: Nodes, mechanisms: tuple[str, ...]) -> TlnSettings:
+def gram_settings(nodes: Nodes, mechanisms: tuple[str, ...]) -> TlnSettings:
     width = min(WIDTH, int(load_config(nodes.model).hidden_size))
     return replace(
         nodes.direct,
