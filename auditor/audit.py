@@ -26,6 +26,7 @@ from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
 from auditor.splits import SPLIT_NAMES, Splits
 from auditor.store import Store
+from auditor.ungauged import ungauged_digest
 from auditor.verdict import decide
 from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree
@@ -41,6 +42,7 @@ def run_audit(
     calibration: Calibration | None = None,
     control: Sequence[Path] = (),
     control_truth: Sequence[Path] = (),
+    ungauged: Path | None = None,
     progress: Progress = silent,
     parts: Path | None = None,
     log: RunLog | None = None,
@@ -51,9 +53,13 @@ def run_audit(
     belongs to this run alone. Without a `calibration` of the plan, and without `control` bundles that nothing protects,
     no check passes (assurance.py).
     """
-    evidence = open_evidence(folders, key=key, truth_files=truth_files, trust=trust, progress=progress)
+    evidence = open_evidence(
+        folders, key=key, truth_files=truth_files, trust=trust, ungauged=ungauged, progress=progress
+    )
     digests, naked = evidence_digests(folders, truth_files), None
     stamp: dict[str, Any] = {"plan_hash": plan.hash, "versions": _versions(), **digests}
+    if ungauged is not None:
+        stamp["ungauged"] = ungauged_digest(ungauged)
     if control:
         check_control(digests, control, control_truth)
         naked = open_evidence(control, key=key, truth_files=control_truth, trust=trust, progress=progress)

@@ -39,6 +39,8 @@ class Evidence:
     summaries: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ungauged: Path | None = None
+    """Folder of rows without gauges, for what an attacker reads of frames whose gauges leaked."""
 
 
 def open_evidence(
@@ -47,12 +49,13 @@ def open_evidence(
     key: Path,
     truth_files: Sequence[Path] = (),
     trust: Path | None = None,
+    ungauged: Path | None = None,
     progress: Progress = silent,
 ) -> Evidence:
     """Verifies and opens everything. SealError for a wrong key, BundleError for a changed bundle."""
     if not folders:
         raise SettingsError("no bundle is given", remedy="name at least one BUNDLE folder")
-    evidence = Evidence([], [], [])
+    evidence = Evidence([], [], [], ungauged=ungauged)
     for number, folder in enumerate(folders):
         progress(f"verifying {folder.name}", number, len(folders))
         bundle = open_snapshots(folder) if is_snapshot_bundle(folder) else open_bundle(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from auditor.active import ActiveEvidence
 from auditor.capture import Capture, FrameSource, TruthSource
@@ -14,7 +15,7 @@ from auditor.splits import Splits
 class Material:
     """The joined capture and its split, and the opened bundles and truths for what a capture does not hold.
 
-    `active` is what an active tap recorded; none of it is in the rest.
+    `active` is what an active tap recorded; none of it is in the rest. `ungauged` is a folder that `tln replay` wrote.
     """
 
     capture: Capture
@@ -22,3 +23,4 @@ class Material:
     sources: Sequence[FrameSource]
     truths: Sequence[TruthSource]
     active: ActiveEvidence = field(default_factory=lambda: ActiveEvidence((), (), {}))
+    ungauged: Path | None = None

@@ -52,7 +52,7 @@ def opened_material(evidence: Evidence, plan: Plan, progress: Progress) -> Itera
             splits = split_capture(capture, plan.split)
             problems = (*evidence.problems, *capture.problems, *duplicate_problems(capture, splits))
             with one_thread_a_job():
-                material = Material(capture, splits, parted.sources, parted.truths, parted.active)
+                material = Material(capture, splits, parted.sources, parted.truths, parted.active, evidence.ungauged)
                 yield Opened(material, problems, (*evidence.notes, *parted.notes, *capture.notes))
         finally:
             capture.close()

@@ -127,6 +127,22 @@ class DeepProbeSettings:
 
 
 @dataclass(frozen=True)
+class SweepSettings:
+    """What is compromised in the sweeps of a cheap probe, as shares; an empty list leaves a sweep out."""
+
+    frames_captured: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.1, 0.25, 0.5, 1.0)
+    """Shares of the frames that were captured."""
+    decoys_revealed: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = (0.0, 0.25, 0.5, 0.9)
+    """Shares of the decoys that are known to be decoys."""
+    gauges_leaked: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.1, 0.2)
+    """Shares of the frames whose gauges are known; needs rows that `tln replay` wrote."""
+    known_plaintext: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (0.01, 0.05, 0.2)
+    """Shares of the train documents whose labels are known."""
+    max_frames: Annotated[int, Field(ge=0)] = 400
+    """Most frames of a sweep, evenly sampled. 0: as many as an audit reads."""
+
+
+@dataclass(frozen=True)
 class CalibrationSettings:
     """The dose ladders of `auditor calibrate`: every coverage times every amplitude in every mode, several times."""
 
@@ -199,6 +215,7 @@ class Plan:
     ceilings: Ceilings = field(default_factory=Ceilings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
     deep_probe: DeepProbeSettings = field(default_factory=DeepProbeSettings)
+    sweeps: SweepSettings = field(default_factory=SweepSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     response: ResponseSettings = field(default_factory=ResponseSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)

@@ -144,7 +144,7 @@ def _unmeasured(
         for entry in missing
         if entry.applies
     ]
-    told = {result.family for result in results} | {entry.family for entry in missing if entry.applies}
+    told = {result.family for result in results if result.checks} | {entry.family for entry in missing if entry.applies}
     for name in FAMILIES:
         if name not in told and name in plan.scope:
             reasons.append(Reason("not_measured", _unmeasured_text(name), name))

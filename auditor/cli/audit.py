@@ -30,6 +30,9 @@ def command(
     control_truth: Annotated[
         list[Path] | None, typer.Option("--control-truth", help="Its truth.sealed; in the bundle by default.")
     ] = None,
+    ungauged: Annotated[
+        Path | None, typer.Option("--ungauged", help="Folder of tln replay --out, for the sweep of leaked gauges.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="New folder for audit.json and its views.")] = Path("audit"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an audit that was ended, if --out holds one.")
@@ -61,6 +64,7 @@ def command(
                 calibration=ladders,
                 control=control or [],
                 control_truth=control_truth or [],
+                ungauged=ungauged,
                 progress=progress,
                 parts=out / PARTS_FOLDER,
                 log=log,

@@ -19,6 +19,7 @@ from auditor.scorers.partition_rows import score_partition_rows
 from auditor.scorers.reaction import score_reaction
 from auditor.scorers.response import score_response
 from auditor.scorers.support import score_support
+from auditor.scorers.sweep import score_sweep
 from auditor.scorers.token import score_token
 from auditor.scorers.trajectory import score_trajectory
 
@@ -31,6 +32,7 @@ SCORERS: dict[str, Scorer] = {
     "linkage": score_linkage,
     "token": score_token,
     "cross_token": score_cross_token,
+    "sweep": score_sweep,
     "trajectory": score_trajectory,
     "membership": score_membership,
     "response": score_response,

@@ -37,7 +37,7 @@ from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.words import show
 
-_TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
+TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 _CONTROL_PROBE = "coordinate_plus_invariants"
 
 _LARGEST_EFFECT_PP = 100.0
@@ -69,7 +69,7 @@ def token_result(
 ) -> Result:
     """The result of arms that name a token a row: gate, effect and rare tokens against the plan's token ceilings."""
     score = score_arms(arms, view, key, plan, plan.statistics.alpha)
-    twin = score_arms(twin_arms, view, key, plan, _TWIN_ALPHA)
+    twin = score_arms(twin_arms, view, key, plan, TWIN_ALPHA)
     chosen = _best_on_select(arms, score.degenerate, key)
     return Result(
         attack=attack.name,
@@ -116,6 +116,7 @@ def _gate_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         breaks=published.breaks_gate and has_power,
         blockers=[*blockers, *control_blockers(controls)],
     )
+    live = [k for k, guesses in zip(score.counts.correct_by_arm, score.degenerate, strict=True) if not guesses]
     words = ["breaks the gate"] if published.breaks_gate else []
     words += [_no_power(blockers)] if published.breaks_gate and state == "inconclusive" else []
     return Check(
@@ -130,6 +131,11 @@ def _gate_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         state=state,
         words=tuple(words),
         reasons=reasons,
+        counts={
+            "k": max(live or score.counts.correct_by_arm),
+            "n": score.counts.total_rows,
+            "k_constant": score.counts.baseline_correct,
+        },
     )
 
 
@@ -144,6 +150,7 @@ def _effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Contro
         detectable=_detectable(score.effect, plan),
         blockers=[*_power(score, score.effect, plan, ceiling), *_instrument(score, twin), *control_blockers(controls)],
         twin=twin.effect,
+        counts=score.effect_counts,
     )
 
 
@@ -166,6 +173,7 @@ def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         detectable=detectable,
         blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
         twin=twin.rare,
+        counts=score.rare_counts,
     )
 
 
@@ -184,6 +192,7 @@ def _paired_check(
     detectable: float | None,
     blockers: Sequence[Reason],
     twin: PairedEffect | None,
+    counts: dict[str, int],
 ) -> Check:
     """One paired effect in percentage points against its ceiling."""
     lower = None if effect is None else effect.bounds.max_lower
@@ -200,6 +209,7 @@ def _paired_check(
         state=state,
         words=(_word(lower),),
         reasons=reasons,
+        counts=counts,
     )
 
 
