@@ -94,7 +94,7 @@ def test_the_largest_of_nine_arms_is_covered_by_the_max_statistic() -> None:
 
 
 def test_the_clustered_auc_bound_covers() -> None:
-    """600 draws of 30 documents of 40 rows with scores that drift by document: one-sided 95 % bounds, within three errors."""
+    """600 draws of 30 documents of 40 rows with drifting scores: one-sided 95 % bounds, within three errors."""
     generator, repetitions, truth = np.random.default_rng(21), 600, stats.norm.cdf(0.2 / np.sqrt(2 * (1 + 0.25)))
     under = over = 0
     for _ in range(repetitions):

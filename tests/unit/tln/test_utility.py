@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from tln.progress import NoProgress
 from tln.utility import Utility, bootstrap_interval, compare, judge, split_losses
 
 VOCABULARY = 11
+PUBLISHED = json.loads((Path(__file__).parents[2] / "vectors" / "utility.json").read_text())
 
 
 class _Leaky:
@@ -114,6 +117,16 @@ def test_the_gate_passes_fails_or_says_that_it_cannot_tell() -> None:
     assert _judge(0.1, 0.05).outcome == "passes"
     assert _judge(0.9, 0.05).outcome == "fails"
     assert _judge(0.35, 0.3).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize("case", PUBLISHED["cases"], ids=lambda case: f"{case['delta_nats']:.2f}")
+def test_the_gate_reproduces_the_published_runs(case: dict[str, Any]) -> None:
+    unsplit, split = (
+        torch.full((40, 4), case[name], dtype=torch.float64) for name in ("baseline_nats", "candidate_nats")
+    )
+    utility = judge(split, unsplit, torch.arange(40), PUBLISHED["max_delta_nats"], _stream())
+    assert utility.delta_nats == pytest.approx(case["delta_nats"], abs=1e-9)
+    assert utility.outcome == ("passes" if case["passes"] else "fails")
 
 
 def test_the_delta_is_split_minus_unsplit_by_token() -> None:
