@@ -1,0 +1,95 @@
+"""Sizes and times against private properties: planted leaks are found, clean runs are not, and gaps are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auditor.audit import run_audit
+from auditor.plan import Plan, StatisticsSettings
+from auditor.views.timeline import timeline
+from splitwire.bundles import open_bundle
+from splitwire.errors import BundleError
+
+from .tapped import Tapped, write_tapped
+
+PLAN = Plan(
+    name="timing",
+    attacks=("traffic_profile",),
+    families=("timing_metadata",),
+    scope=("timing_metadata",),
+    statistics=StatisticsSettings(repetitions=200),
+)
+
+
+def _audit(folder: Path, run: Tapped, plan: Plan = PLAN) -> dict[str, Any]:
+    bundle, key = write_tapped(folder, run)
+    return run_audit([bundle], key=key, plan=plan)
+
+
+def _checks(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (result,) = report["results"]
+    return {check["metric"]: check for check in result["checks"]}
+
+
+def test_a_clean_run_shows_nothing_and_the_planted_delay_and_size_are_found(tmp_path: Path) -> None:
+    report = _audit(tmp_path, Tapped())
+    (result,) = report["results"]
+    checks = _checks(report)
+    assert set(checks) == {"real_rows_property_auc", "document_length_property_auc", "token_rarity_property_auc"}
+    assert all(check["state"] != "fail" for check in checks.values())
+    assert all(control["found"] for control in result["controls"])
+    assert len(result["controls"]) == 2 * len(checks)
+    limits = result["details"]["properties"]["real_rows"]["detection_limits"]
+    assert 0 < limits["delay_us"] <= 2 * limits["half_width_us"]
+    assert limits["size_bytes"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("run", "metric"),
+    [
+        (Tapped(loss_delay=lambda _document, real: 120.0 * real), "real_rows_property_auc"),
+        (Tapped(header_tells=True), "real_rows_property_auc"),
+    ],
+    ids=["the loss takes longer", "the header says it"],
+)
+def test_a_leak_in_times_or_headers_fails(tmp_path: Path, run: Tapped, metric: str) -> None:
+    check = _checks(_audit(tmp_path, run))[metric]
+    assert check["state"] == "fail"
+    assert check["lower"] > 0.55
+
+
+def test_without_the_tap_there_are_no_times_and_no_pass(tmp_path: Path) -> None:
+    report = _audit(tmp_path, Tapped(recorder="tln", loss_delay=lambda _document, real: 120.0 * real))
+    (result,) = report["results"]
+    assert not any(name.endswith("_us") for name in result["details"]["columns"])
+    for check in _checks(report).values():
+        assert check["state"] == "inconclusive"
+        assert "times were not read" in check["reasons"][0]["text"]
+
+
+def test_times_are_those_between_the_messages_of_one_step(tmp_path: Path) -> None:
+    bundle, _ = write_tapped(tmp_path, Tapped(frames=5))
+    lines = timeline([open_bundle(bundle)])
+    assert lines.timed_steps == 5
+    records = {
+        (record.hop, number): record
+        for hop in (1, 2, 3, 4)
+        for number, record in enumerate(open_bundle(bundle).messages(hop))
+    }
+    column = list(lines.names).index("trusted_loss_us")
+    for number in range(5):
+        expected = (records[3, number].sent_ns - records[2, number].received_ns) / 1e3
+        assert lines.values[number, column] == pytest.approx(expected)
+    after = list(lines.names).index("trusted_before_us")
+    expected = (records[1, 1].sent_ns - records[4, 0].received_ns) / 1e3
+    assert lines.values[1, after] == pytest.approx(expected)
+
+
+def test_a_bundle_without_its_truth_is_not_measured(tmp_path: Path) -> None:
+    bundle, key = write_tapped(tmp_path, Tapped(frames=30))
+    (bundle / "truth.sealed").unlink()
+    with pytest.raises(BundleError):
+        run_audit([bundle], key=key, plan=PLAN)
