@@ -12,7 +12,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
+from auditor.channels import (
+    ACCUMULATED_HISTORY,
+    ACTIVE_PERTURBATION,
+    FAMILIES,
+    FORWARD_ONLY,
+    GRADIENT_ONLY,
+    JOINT,
+    RESPONSE_SIDE,
+    TIMING_METADATA,
+)
 from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -197,9 +206,25 @@ class Plan:
     """Name of the plan, in every result."""
     underpowered: bool = False
     """Never pass: for plans that spend too little to be believed."""
-    attacks: tuple[str, ...] = ("gradient_support", "row_norm", "linkage", "latent_probe", "model_completion")
+    attacks: tuple[str, ...] = (
+        "gradient_support",
+        "row_norm",
+        "linkage",
+        "latent_probe",
+        "model_completion",
+        "traffic_profile",
+        "perturbation_response",
+    )
     """Attacks that run."""
-    families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT, ACCUMULATED_HISTORY, RESPONSE_SIDE)
+    families: tuple[str, ...] = (
+        FORWARD_ONLY,
+        GRADIENT_ONLY,
+        JOINT,
+        ACCUMULATED_HISTORY,
+        RESPONSE_SIDE,
+        TIMING_METADATA,
+        ACTIVE_PERTURBATION,
+    )
     """Families on which those attacks run."""
     scope: tuple[str, ...] = tuple(FAMILIES)
     """Families that the verdict speaks of. One that was not measured makes it inconclusive."""

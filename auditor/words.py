@@ -113,6 +113,21 @@ def _gate(result: Result, check: Check) -> str:
     return f"the token gate on {_rows(result)} reads {show(check.value, check.unit)}, a constant guesser {floor}"
 
 
+def _property(_result: Result, check: Check) -> str:
+    name = check.metric.removesuffix("_property_auc").replace("_", " ")
+    return f"sizes and times of messages tell {name}: AUC {_at_least(check)}"
+
+
+def _reaction(_result: Result, check: Check) -> str:
+    return (
+        f"gradients that lean along what was added to returned rows tell real rows from decoys: AUC {_at_least(check)}"
+    )
+
+
+def _active(_result: Result, check: Check) -> str:
+    return f"changing what is returned names tokens more often than watching: {_at_least(check)}"
+
+
 def _any_leak(result: Result, check: Check) -> str:
     return f"{check.metric} of {result.attack} on {_rows(result)} is {_at_least(check)}"
 
@@ -121,6 +136,11 @@ _LEAKS: dict[str, Callable[[Result, Check], str]] = {
     "exact_support_frames": _support,
     "partition_auc": _partition,
     "linkage_auc": _linkage,
+    "real_rows_property_auc": _property,
+    "document_length_property_auc": _property,
+    "token_rarity_property_auc": _property,
+    "reaction_partition_auc": _reaction,
+    "active_token_top1_effect": _active,
     "membership_auc": _membership,
     "membership_tpr_at_1_percent_fpr": _members_found,
     "rare_tokens_property_auc": _trajectory,
