@@ -81,7 +81,8 @@ class Check:
     words: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
-    """What the value is made of: `k` of `n` for a rate, `num_positive` and `num_negative` for an AUC."""
+    """What the value is made of: `k` of `n` for a rate (beside it what a constant guesser or the passive run has), and
+    `num_positive` and `num_negative` for an AUC."""
     limits: tuple[DetectionLimit, ...] = ()
     """What a calibration under the same plan found, one a mode and amplitude; empty where there is none."""
     matched_control: Control | None = None

@@ -56,6 +56,9 @@ class TokenScore:
     num_scoreable: int
     num_documents: int
     num_train_tokens: int
+    effect_counts: dict[str, int]
+    rare_counts: dict[str, int]
+    """Rows `n` of the effect, of which its best arm names `k` and the constant guesser `k_constant`."""
 
 
 def read_arms(arms: Sequence[TokenArm], key: TokenKey) -> list[ArmReading]:
@@ -83,11 +86,15 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
     scoreable = np.isin(tokens, view.train_tokens)
     live = [p[scoreable] for p, guesses in zip(predictions, degenerate, strict=True) if not guesses]
     effect = rare = rare_upper = None
+    effect_counts: dict[str, int] = {}
+    rare_counts: dict[str, int] = {}
     if live and scoreable.any():
         place = (tokens[scoreable], frames[scoreable], documents[scoreable])
         effect = _effect(live, *place, np.ones(int(scoreable.sum()), bool), plan, alpha)
         is_rare = rare_rows(place[0])
         rare = _effect(live, *place, is_rare, plan, alpha)
+        effect_counts = _effect_counts(live, place[0], np.ones(len(place[0]), bool), effect)
+        rare_counts = _effect_counts(live, place[0], is_rare, rare)
         rare_upper = _exact_upper_pp([p[is_rare] for p in live], place[0][is_rare], place[2][is_rare], alpha)
     return TokenScore(
         tuple(arm.name for arm in arms),
@@ -101,7 +108,21 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
         int(scoreable.sum()),
         len(np.unique(documents)),
         len(np.unique(view.train_tokens)),
+        effect_counts,
+        rare_counts,
     )
+
+
+def _effect_counts(
+    predictions: Sequence[Integers], tokens: Integers, rows: Flags, effect: PairedEffect
+) -> dict[str, int]:
+    """What the effect of its best arm is made of."""
+    best = predictions[int(effect.bounds.estimate.argmax())]
+    return {
+        "k": int((best[rows] == tokens[rows]).sum()),
+        "n": int(rows.sum()),
+        "k_constant": int((tokens[rows] == most_frequent(tokens)).sum()),
+    }
 
 
 def _effect(

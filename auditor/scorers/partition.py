@@ -136,8 +136,9 @@ def auc_check(
         unit="ratio",
     )
     words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)
+    counts = {"num_positive": found.num_positive, "num_negative": found.num_negative}
     return Check(
-        metric, "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons
+        metric, "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons, counts
     )
 
 

@@ -40,6 +40,8 @@ class Gain:
     error_pp: float
     critical: float
     num_documents: int
+    num_correct: int = 0
+    num_rows: int = 0
 
     def less(self, other: Gain) -> Gain:
         """The difference of two that are taken as independent."""
@@ -88,8 +90,15 @@ def token_gain(
     control = Control("token codes in rows of changed steps", planted.effect_pp, planted.lower_pp > 0)
     test = key.score_split == TEST
     guesses = is_degenerate(arms[chosen].predictions[test])
+    check = _check(active_gain.less(passive_gain), twin, control, plan, guesses=guesses)
+    counts = {
+        "k": active_gain.num_correct,
+        "n": active_gain.num_rows,
+        "k_passive": passive_gain.num_correct,
+        "n_passive": passive_gain.num_rows,
+    }
     return TokenOutcome(
-        _check(active_gain.less(passive_gain), twin, control, plan, guesses=guesses),
+        dataclasses.replace(check, counts=counts),
         twin,
         control,
         {
@@ -142,7 +151,14 @@ def _gain(arm: ArmReading, view: TokenView, key: TokenKey, plan: Plan) -> Gain:
     ).bounds
     if bounds.upper is None:
         raise NotMeasurableError("the active bundle has too few test documents for a bound")
-    return Gain(float(bounds.estimate[0]), float(bounds.standard_error[0]), bounds.upper_critical, bounds.num_clusters)
+    return Gain(
+        float(bounds.estimate[0]),
+        float(bounds.standard_error[0]),
+        bounds.upper_critical,
+        bounds.num_clusters,
+        int((arm.predictions[rows] == tokens).sum()),
+        len(tokens),
+    )
 
 
 def _check(gain: Gain, twin: Gain, control: Control, plan: Plan, *, guesses: bool) -> Check:

@@ -67,7 +67,7 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
         checks=(
             Check(
                 "exact_support_frames", "frames", float(ceiling), float(exact), float(exact), float(exact), 0.0, 1.0,
-                state, words, reasons,
+                state, words, reasons, {"k": exact, "n": num_groups},
             ),
         ),
         baseline={"all_real_agreement_ratio": float(key.real.mean())},
