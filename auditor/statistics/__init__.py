@@ -17,7 +17,7 @@
     units      conversions between ratios and percentage points that refuse the wrong range
 
 docs/statistics.md says what each answers and which traps were measured. Units are in the names: `_pp` percentage
-points, `_ratio` a number in [0, 1], `_count` a whole number. A statistic of any unit (bootstrap, meta, power) is in that
-of its input, and says so. Uncertainty is clustered on the document. Random numbers come from a generator that the caller
-seeds.
+points, `_ratio` a number in [0, 1], `_count` a whole number. A statistic of any unit (bootstrap, meta, power) is in
+that of its input, and says so. Uncertainty is clustered on the document. Random numbers come from a generator that
+the caller seeds.
 """
