@@ -13,6 +13,7 @@ from typing import Any
 
 from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
+from auditor.words import NO_CONTROL, UNCALIBRATED
 
 Tree = Mapping[str, Any]
 
@@ -46,6 +47,16 @@ _FORWARD_TOKENS = (
 _EVERY_FAMILY = (
     "A pass needs every family that the bundles show an attacker. Put them into families and scope of the plan "
     "(auditor plan init FILE writes one with all of them), and record what the others need."
+)
+_WORKS = "An instrument was not shown to work: record more frames, or raise probe.epochs in the plan."
+_CALIBRATE = (
+    "Nothing says yet how small a leak would have been found: run auditor calibrate with the same bundles and plan, "
+    "and audit with --calibration calibration/calibration.json."
+)
+_CONTROL = (
+    "Nothing shows yet that the attacks read rows of this kind at all: record a run of the same split on public text "
+    'with no mechanism but the bottleneck, gradient.policy = "open" and gradient.unsafe = true, and audit with '
+    "--control."
 )
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
@@ -106,9 +117,15 @@ def _evidence(report: Tree) -> list[str]:
 
 
 def _instrument(report: Tree) -> list[str]:
-    if "instrument" not in _kinds(report):
-        return []
-    return ["An instrument was not shown to work: record more frames, or raise probe.epochs in the plan."]
+    texts = [reason["text"] for reason in report["verdict"]["reasons"] if reason["kind"] == "instrument"]
+    uncalibrated = any(text.startswith(UNCALIBRATED) for text in texts)
+    uncontrolled = any(text.startswith(NO_CONTROL) for text in texts)
+    others = any(not text.startswith((UNCALIBRATED, NO_CONTROL)) for text in texts)
+    steps = [_WORKS] if others else []
+    if report["verdict"]["state"] != "fail":
+        steps += [_CALIBRATE] if uncalibrated else []
+        steps += [_CONTROL] if uncontrolled else []
+    return steps
 
 
 def _documents(report: Tree) -> list[str]:

@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from auditor.report import svg
 from auditor.report.numbers import show_interval, show_short, show_value
 from auditor.report.reading import read, short_family
-from auditor.words import show
+from auditor.report.sweep import sweep_lines, sweep_plot
+from auditor.words import show, show_limit
 
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
 
@@ -25,6 +26,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
     templates.filters["show_interval"] = show_interval
     templates.filters["short"] = show_short
     templates.globals["show"] = show
+    templates.globals["show_limit"] = show_limit
     templates.globals["show_value"] = show_value
     return templates.get_template("page.html.j2").render(
         report=report,
@@ -33,7 +35,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
         map=svg.support_map(_map(report)),
         map_words=_map_words(_map(report)),
         forests=_forests(report["results"]),
-        results=[_with_plots(result, run) for result in report["results"]],
+        results=[_with_plots(result, run, report["plan"]["settings"]["ceilings"]) for result in report["results"]],
         settings=json.dumps(report["plan"], indent=1),
     )
 
@@ -82,7 +84,9 @@ def _forests(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return plots
 
 
-def _with_plots(result: Mapping[str, Any], run: Mapping[str, Any] | None) -> dict[str, Any]:
+def _with_plots(
+    result: Mapping[str, Any], run: Mapping[str, Any] | None, ceilings: Mapping[str, float]
+) -> dict[str, Any]:
     details = result["details"]
     plots = []
     if details.get("norm_histogram"):
@@ -91,6 +95,9 @@ def _with_plots(result: Mapping[str, Any], run: Mapping[str, Any] | None) -> dic
         plots.append(svg.roc(details["roc"]))
     if details.get("arms"):
         plots.append(svg.arms(details))
+    sweep = details.get("sweep") or []
+    if sweep:
+        plots.append(sweep_plot(sweep, ceilings["token_pp"]))
     numbers = {key: value for key, value in details.items() if isinstance(value, int | float | str)}
     seconds = (run or {}).get("seconds_by_part", {}).get(f"{result['attack']}/{result['family']}")
-    return {**result, "plots": plots, "numbers": numbers, "seconds": seconds}
+    return {**result, "plots": plots, "sweep": sweep_lines(sweep), "numbers": numbers, "seconds": seconds}

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from auditor.calibration.files import Calibration, read_calibration, write_calibration
+from auditor.calibration.run import run_calibration
+from auditor.plan import Plan
 from splitwire.bundles import BundleWriter, TruthRecord, TruthWriter, WireRecord, frame_digest
 from splitwire.frames import encode_frame
 from splitwire.sealing import load_signing_key, write_audit_keys
@@ -148,6 +151,17 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         else:
             writer.abandon()
         return Run(folder, keys)
+
+    return make
+
+
+@pytest.fixture
+def calibration_of(tmp_path: Path) -> Callable[[Run, Plan], Calibration]:
+    """calibration_of(run, plan) -> the calibration that `auditor calibrate` writes for it."""
+
+    def make(run: Run, plan: Plan) -> Calibration:
+        tree = run_calibration([run.bundle], key=run.key, plan=plan)
+        return read_calibration(write_calibration(tree, tmp_path / "calibration")[0])
 
     return make
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from auditor.audit import run_audit
-from auditor.plan import Ceilings, Plan, ProbeSettings, SplitSettings, StatisticsSettings
+from auditor.plan import CalibrationSettings, Ceilings, Plan, ProbeSettings, SplitSettings, StatisticsSettings
 from splitwire.errors import BundleError, SealError
 from splitwire.sealing import write_audit_keys
 
@@ -23,12 +23,14 @@ SMALL = Plan(
     probe=ProbeSettings(
         probes=("coordinate_plus_invariants",), restarts=1, epochs=8, batch_rows=128, control_coverage_ratio=0.8
     ),
+    calibration=CalibrationSettings(coverages=(1.0,), modes=("coordinate",), repetitions=1, max_frames=0),
 )
 NO_PROBES = Plan(
     name="no-probes",
     scope=("forward_only", "gradient_only"),
     attacks=("gradient_support", "row_norm"),
     statistics=StatisticsSettings(repetitions=300),
+    calibration=CalibrationSettings(coverages=(1.0,), repetitions=1),
 )
 
 
@@ -66,9 +68,11 @@ def test_clip_and_noise_ends_exact_support_and_the_norm_still_tells(make_run: Ca
     assert forward["state"] != "fail"
 
 
-def test_checks_of_a_hidden_partition_pass_and_a_narrow_scope_is_no_pass(make_run: Callable[..., Any]) -> None:
+def test_checks_of_a_hidden_partition_pass_and_a_narrow_scope_is_no_pass(
+    make_run: Callable[..., Any], calibration_of: Callable[..., Any]
+) -> None:
     run = make_run(gradient="hidden", frames=900)
-    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES)
+    report = run_audit([run.bundle], key=run.key, plan=NO_PROBES, calibration=calibration_of(run, NO_PROBES))
     assert {check["state"] for result in report["results"] for check in result["checks"]} == {"pass"}
     assert all(control["found"] for result in report["results"] for control in result["controls"])
     assert report["verdict"]["state"] == "inconclusive"
@@ -120,6 +124,11 @@ def test_results_are_the_same_twice(make_run: Callable[..., Any]) -> None:
     first, second = (run_audit([run.bundle], key=run.key, plan=SMALL) for _ in range(2))
     assert json.dumps(first, allow_nan=False) == json.dumps(second, allow_nan=False)
     assert {result["plan_hash"] for result in first["results"]} == {SMALL.hash}
+    kinds = [set(entry["counts"]) for result in first["results"] for entry in result["checks"]]
+    assert all({"k", "n"} <= kind or {"num_positive", "num_negative"} <= kind for kind in kinds)
+    gate = check(first, "latent_probe", "gradient_only", "gate")
+    rate_pp = 100 * (gate["counts"]["k"] - gate["counts"]["k_constant"]) / gate["counts"]["n"]
+    assert rate_pp < gate["value"]  # the gate is its upper bound
 
 
 def test_sequences_are_the_units_of_a_transformer_batch_and_padding_is_dropped(make_run: Callable[..., Any]) -> None:
@@ -173,10 +182,12 @@ def test_an_underpowered_plan_never_passes(make_run: Callable[..., Any]) -> None
 
 
 def test_a_ceiling_of_the_plan_is_what_decides(make_run: Callable[..., Any]) -> None:
+    """With so high a ceiling no dose could fail the check: it is no leak, and without a ladder no pass either."""
     run = make_run(gradient="open", frames=40)
     plan = Plan(**(vars(NO_PROBES) | {"ceilings": Ceilings(exact_support_frames=40), "attacks": ("gradient_support",)}))
-    report = run_audit([run.bundle], key=run.key, plan=plan)
-    assert check(report, "gradient_support", "gradient_only")["state"] == "pass"
+    found = check(run_audit([run.bundle], key=run.key, plan=plan), "gradient_support", "gradient_only")
+    assert found["state"] == "inconclusive"
+    assert [reason["text"] for reason in found["reasons"]] == ["uncalibrated: no calibration is given"]
 
 
 def test_a_changed_bundle_is_refused(make_run: Callable[..., Any]) -> None:
@@ -209,13 +220,17 @@ def test_the_report_holds_no_document_token_or_path(make_run: Callable[..., Any]
     assert str(run.bundle.parent) not in text
 
 
-def test_silent_rows_pass_the_token_gate_within_their_scope_when_there_is_power(make_run: Callable[..., Any]) -> None:
+def test_silent_rows_pass_the_token_gate_within_their_scope_when_there_is_power(
+    make_run: Callable[..., Any], calibration_of: Callable[..., Any]
+) -> None:
     run = make_run(gradient="none", frames=1400, vocabulary=60)
     plan = Plan(
         **(vars(SMALL) | {"name": "forward", "families": ("forward_only",), "scope": ("forward_only",)})
         | {"attacks": ("latent_probe",)}
     )
-    report = run_audit([run.bundle], key=run.key, plan=plan)
+    naked = make_run(gradient="none", frames=800, vocabulary=60, leak=6.0, seed=2)
+    ladders = calibration_of(run, plan)
+    report = run_audit([run.bundle], key=run.key, plan=plan, calibration=ladders, control=[naked.bundle])
     assert {check["state"] for result in report["results"] for check in result["checks"]} == {"pass"}
     assert {reason["kind"] for reason in report["verdict"]["reasons"]} == {"not_measured"}
     gate = check(report, "latent_probe", "forward_only", "gate")
