@@ -58,6 +58,11 @@ PAGES = (
     ),
     Page("tap", "auditor.tap.settings:TapSettings", "The tap: `auditor tap`. Environment prefix `SPLITWIRE_TAP__`."),
     Page(
+        "watch",
+        "auditor.watch.settings:WatchSettings",
+        "The watch: `auditor watch`. Environment prefix `SPLITWIRE_WATCH__`.",
+    ),
+    Page(
         "plan",
         "auditor.plan:Plan",
         "The plan of an audit: `auditor audit --plan FILE`. A file only, without environment or `--set`, since what "
