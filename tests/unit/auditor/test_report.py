@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from auditor.audit import run_audit
+from auditor.channels import FAMILIES
 from auditor.cli import app
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.plan_file import render_plan
@@ -37,7 +38,8 @@ from auditor.report import (
 )
 from auditor.report.advice import next_steps
 from auditor.report.files import check_folder
-from auditor.report.reading import read
+from auditor.report.reading import read, short_family
+from auditor.report.terminal import summary_lines
 from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
 from splitwire.errors import SettingsError
@@ -99,9 +101,20 @@ def test_every_text_of_the_page_is_escaped(report: dict[str, Any]) -> None:
         changed["results"][0]["checks"][0]["reasons"].append({"kind": kind, "text": bad, "subject": ""})
     changed["results"][0]["notes"] = changed["results"][0]["controls"][0]["what"] = bad
     changed["results"][0]["family"] = changed["results"][1]["family"] = bad
+    for field in ("attack", "knowledge", "given", "paper", "partition"):
+        changed["results"][0][field] = bad
+    changed["results"][0]["checks"][0] |= {"words": [bad], "metric": bad}
+    changed["results"][0]["details"] |= {bad: bad}
+    changed["results"][0]["assumptions"] = {bad: bad}
+    changed["not_measured"].append({"attack": bad, "family": bad, "reason": bad, "applies": True})
+    changed["observable"][bad] = changed["plan"]["name"] = changed["scope"] = bad
+    changed["notes"].append(bad)
+    changed["versions"]["splitwire"] = bad
     arms = next(r for r in changed["results"] if "arms" in r["details"])
     arms["details"]["arms"][0]["name"] = bad
-    assert "<script>" not in render_page(changed)
+    page = render_page(changed, RunLog().tree() | {"platform": bad, "created": bad})
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt;") > 20
 
 
 def test_plots_are_well_formed() -> None:
@@ -172,6 +185,44 @@ def test_the_summary_names_verdict_scope_and_reasons(report: dict[str, Any]) -> 
     assert "verdict: FAIL" in text
     assert "60 of 60 frames the zeros of the gradient say exactly which rows" in text
     assert 'gradient.policy = "clip_noise"' in text
+
+
+@pytest.mark.parametrize("state", ["pass", "fail", "inconclusive"])
+@pytest.mark.parametrize("num_families", [0, 4, 9])
+def test_the_summary_fits_a_screen_of_80_by_24_whatever_was_found(
+    report: dict[str, Any], state: str, num_families: int
+) -> None:
+    """Two lines are left for the paths that the command prints."""
+    changed = json.loads(json.dumps(report))
+    template = changed["results"][0]
+    template["checks"] = [template["checks"][0] | {"state": state, "metric": "a_metric_with_a_long_name_" * 3}] * 7
+    changed["results"] = [template | {"family": name} for name in list(FAMILIES)[:num_families]]
+    changed["verdict"]["state"] = state
+    long = "words that go on and on " * 30
+    kinds = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured") if state != "pass" else ()
+    subjects = {"not_measured": "response_side", "instrument": "a/forward_only/m", "power": "a/forward_only/m"}
+    changed["verdict"]["reasons"] = [
+        {"kind": kind, "text": f"{number} {long}", "subject": subjects.get(kind, "x")}
+        for kind in kinds
+        for number in range(9)
+    ]
+    lines = [str(line) for line in summary_lines(changed)]
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == f"verdict: {state.upper()}"
+    for name in list(FAMILIES)[:num_families]:
+        assert any(line.startswith(short_family(name)) for line in lines)
+    if state != "pass":
+        assert any(line.startswith("Shown to leak") for line in lines)
+        assert any("more on the page" in line for line in lines)
+
+
+def test_the_summary_of_an_audit_fits_the_screen_as_it_is_printed(report: dict[str, Any]) -> None:
+    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=False)
+    print_summary(report, console)
+    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(printed) <= 22
+    assert max(map(len, printed)) <= 80
 
 
 def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once(report: dict[str, Any]) -> None:
