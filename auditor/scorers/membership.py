@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
+from scipy import stats
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
 from auditor.attacks.membership import Measures, Membership
+from auditor.capture import Flags
 from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
@@ -25,6 +27,7 @@ from auditor.splits import TEST
 from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
 from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views.base import FloatArray
 from auditor.views.membership import MembershipKey, membership_view
 from auditor.views.units import UnitKey
 
@@ -68,7 +71,20 @@ def read_members(
 ) -> tuple[UnitScores, Auc]:
     """The best reading on select, and its AUC on test."""
     generator = np.random.default_rng(plan.split.seed)
-    return best_reading(membership.read(measures), without_canaries(key), plan, generator, alpha)
+    units = without_canaries(key)
+    chosen, found = best_reading(membership.read(measures), units, plan, generator, alpha)
+    test = units.split == TEST
+    return chosen, not_by_luck(found, chosen.scores[test], units.real[test], alpha or plan.statistics.alpha)
+
+
+def not_by_luck(found: Auc, scores: FloatArray, positive: Flags, alpha: float) -> Auc:
+    """The same, with a lower bound of at most .5 where an exact rank test sees no effect: few documents can be in order
+    by luck, and a bootstrap of them does not know it. One row a cluster.
+    """
+    if found.lower_ratio is None or found.lower_ratio <= 0.5:
+        return found
+    luck = float(stats.mannwhitneyu(scores[positive], scores[~positive], alternative="greater").pvalue)
+    return found if luck <= alpha else replace(found, lower_ratio=0.5)
 
 
 def members_found(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Tpr:
@@ -113,7 +129,7 @@ def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Contr
         repetitions=plan.statistics.repetitions,
         generator=np.random.default_rng(plan.split.seed),
     )
-    lower = found.lower_ratio
+    lower = not_by_luck(found, chosen.scores[canary], member[canary], plan.statistics.alpha).lower_ratio
     return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
 
 
@@ -159,4 +175,10 @@ def _tpr_check(rate: Tpr, controls: list[Control], plan: Plan) -> Check:
         state,
         ("detected",) if is_found else ("at floor",),
         reasons,
+        {
+            "k": rate.found_count,
+            "n": rate.positive_count,
+            "k_false": rate.alarms_count,
+            "n_false": rate.negative_count,
+        },
     )

@@ -19,7 +19,9 @@ from auditor.statistics.bootstrap import FEWEST_CLUSTERS, draw_weights
 from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, merge_clusters
 
 MAX_CLUSTERS = 512
-_SMALLEST_SHARE = 1e-3
+_SMALLEST_SHARE = 0.25
+"""Of the standard error. A replicate that separates the classes has none, and would give an infinite t: at an AUC of
+.96 from 60 clusters the mean lower bound was .64 with a share of .001, and is .88; both cover as they should."""
 
 
 @dataclass(frozen=True)

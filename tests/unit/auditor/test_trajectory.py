@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from auditor.attacks.trajectory import TrajectoryProperty
+from auditor.calibration import Dose
+from auditor.calibration.state import TrajectoryInstrument
 from auditor.capture import read_capture
 from auditor.channels import STATEFUL_REMOTE_STATE
 from auditor.evidence import open_evidence
@@ -147,6 +149,17 @@ def test_several_steps_an_interval_and_doses(opened: Open) -> None:
     assert planted.auc_ratio is not None
     assert plain.auc_ratio is not None
     assert planted.auc_ratio > plain.auc_ratio + 0.1
+
+
+def test_its_instrument_reads_what_the_scorer_does(opened: Open) -> None:
+    """Without a dose and at a dose of zero, number for number; a full dose is found."""
+    material, attack = opened(), TrajectoryProperty()
+    (check,) = score_trajectory(attack, material, STATEFUL_REMOTE_STATE, PLAN, silent).checks
+    instrument = TrajectoryInstrument(attack, material, STATEFUL_REMOTE_STATE, PLAN)
+    (plain,) = instrument.read(None, 1)
+    assert (plain.metric, plain.value, plain.lower) == (check.metric, check.value, check.lower)
+    assert instrument.read(Dose(0.5, 0.0, "coordinate"), 1) == [plain]
+    assert instrument.read(Dose(1.0, 0.5, "coordinate"), 1)[0].breaks
 
 
 def test_missing_snapshots_say_what_to_do(opened: Open) -> None:

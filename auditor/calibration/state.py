@@ -1,0 +1,81 @@
+"""Instruments of the questions about the node's own state: a property of what trained (trajectory), and membership."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from auditor.attacks import Attack
+from auditor.attacks.membership import Membership
+from auditor.calibration.base import Dose, Reading, auc_reading
+from auditor.material import Material
+from auditor.plan import DoseMode, Plan
+from auditor.progress import silent
+from auditor.scorers.membership import members_found, read_members
+from auditor.scorers.planting import covered
+from auditor.scorers.trajectory import property_views, read_property
+from auditor.statistics.tpr import FPR_RATIO
+from auditor.views.membership import membership_view
+
+
+class TrajectoryInstrument:
+    """A bias of the gradient in a share of the intervals that have the property."""
+
+    modes: tuple[DoseMode, ...] = ("coordinate",)
+    is_graded = True
+    carrier = "intervals with much of the property"
+    leak = "a bias of the gradient, by the amplitude in root mean square gradients"
+
+    def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
+        self._attack, self._plan = attack, plan
+        self._views = property_views(material, family, plan, silent)
+
+    def read(self, dose: Dose | None, seed: int) -> list[Reading]:
+        """One AUC a property."""
+        readings = []
+        for name, (plain, key) in self._views.items():
+            view = plain
+            if dose is not None and not dose.is_zero:
+                chosen = covered(np.flatnonzero(key.high), dose.coverage_ratio, seed)
+                view = plain.with_bias(chosen, dose.amplitude_ratio, seed)
+            _, found = read_property(self._attack, view, key, self._plan)
+            readings.append(auc_reading(f"{name}_property_auc", self._plan.ceilings.property_auc_ratio, found))
+        return readings
+
+
+class MembershipInstrument:
+    """Measures of a share of the members, moved."""
+
+    modes: tuple[DoseMode, ...] = ("coordinate",)
+    is_graded = True
+    carrier = "members"
+    leak = "measures moved by the amplitude in standard deviations"
+
+    def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
+        self._attack, self._plan = cast("Membership", attack), plan
+        view, self._key = membership_view(material, family, plan)
+        self._measures = self._attack.measure(view)
+
+    def read(self, dose: Dose | None, seed: int) -> list[Reading]:
+        """AUC, and members found at 1 % false positives."""
+        measures, ceilings = self._measures, self._plan.ceilings
+        if dose is not None and not dose.is_zero:
+            members = covered(np.flatnonzero(self._key.units.real), dose.coverage_ratio, seed)
+            measures = measures.planted(members, dose.amplitude_ratio)
+        chosen, found = read_members(self._attack, measures, self._key, self._plan)
+        rate = members_found(chosen, self._key, self._plan)
+        lower, ceiling = rate.lower_ratio, ceilings.membership_tpr_ratio
+        return [
+            auc_reading("membership_auc", ceilings.membership_auc_ratio, found),
+            Reading(
+                "membership_tpr_at_1_percent_fpr",
+                "ratio",
+                ceiling,
+                rate.tpr_ratio,
+                lower,
+                rate.upper_ratio,
+                detected=lower is not None and lower > FPR_RATIO,
+                breaks=lower is not None and lower > ceiling,
+            ),
+        ]

@@ -1,0 +1,170 @@
+"""Membership from snapshots: the node's weights are rebuilt rightly, leaks are found, and chance is chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from auditor.attacks.membership import Measures, Membership, _network, _with_weights
+from auditor.capture import read_capture
+from auditor.channels import MEMBERSHIP_PROPERTY
+from auditor.evidence import open_evidence
+from auditor.material import Material
+from auditor.plan import Plan, SplitSettings, StatisticsSettings
+from auditor.scorers.membership import (
+    _canary_control,
+    _planted_control,
+    _tpr_check,
+    _twin,
+    members_found,
+    not_by_luck,
+    read_members,
+)
+from auditor.splits import split_capture, split_documents
+from auditor.statistics.auc import clustered_auc
+from auditor.views.base import NotMeasurableError
+from auditor.views.membership import MembershipKey, membership_view
+from auditor.views.units import UnitKey
+from splitwire.backbone import ModelSettings, load_middle
+from splitwire.bundles import SnapshotWriter
+from splitwire.v1 import stack_pb2
+from ucn.stacks.adapters import with_lora
+from ucn.stacks.base import ForwardCall, StackLimits
+from ucn.stacks.gram import GramStack
+
+PLAN = Plan(statistics=StatisticsSettings(repetitions=300))
+READINGS = {"one": (0,), "learned": (0, 1, 2)}
+
+
+def _measured(leak: float, *, count: int = 300, canaries: int = 0, seed: int = 2) -> tuple[Measures, MembershipKey]:
+    """Measures of `count` documents whose members stand out by `leak` spreads, and canaries by three."""
+    generator = np.random.default_rng(seed)
+    member = generator.random(count) < 0.6
+    canary = np.arange(count) < canaries
+    values = generator.normal(size=(count, 3))
+    values[member & ~canary] += leak
+    values[member & canary] += 3
+    split = split_documents([f"doc-{n}" for n in range(count)], SplitSettings())
+    known = np.flatnonzero((split == 0) & ~canary)
+    measures = Measures(values, READINGS, known, member[known])
+    return measures, MembershipKey(UnitKey(member, split, np.arange(count)), canary)
+
+
+def test_a_leak_is_found_and_chance_is_not() -> None:
+    """AUC and members found at 1 % false alarms; the twin reads nothing either way."""
+    attack = Membership()
+    leaking, key = _measured(1.5)
+    chosen, found = read_members(attack, leaking, key, PLAN)
+    assert found.lower_ratio is not None
+    assert found.lower_ratio > 0.8
+    rate = members_found(chosen, key, PLAN)
+    assert rate.tpr_ratio is not None
+    assert rate.tpr_ratio > 0.2
+    clean, key = _measured(0.0)
+    found = read_members(attack, clean, key, PLAN)[1]
+    assert found.lower_ratio is not None
+    assert found.lower_ratio < 0.5
+    for measures in (leaking, clean):
+        lower = _twin(attack, measures, key, PLAN).lower_ratio
+        assert lower is not None
+        assert lower < 0.5
+
+
+def test_few_documents_cannot_give_a_rate_at_one_percent() -> None:
+    """The check of a clean run is held back by power, and names it."""
+    measures, key = _measured(0.0)
+    chosen, _ = read_members(Membership(), measures, key, PLAN)
+    check = _tpr_check(members_found(chosen, key, PLAN), [], PLAN)
+    assert check.state == "inconclusive"
+    assert {reason.kind for reason in check.reasons} >= {"power", "instrument"}
+
+
+def test_three_documents_in_order_are_luck() -> None:
+    """A bootstrap of a perfect order of few says 1; an exact test does not."""
+    scores, positive = np.array([3.0, 2.5, 2.0, 2.2, 1.0]), np.array([True, True, True, True, False])
+    found = clustered_auc(
+        scores, positive, np.arange(5), alpha=0.05, repetitions=200, generator=np.random.default_rng(1)
+    )
+    assert found.auc_ratio == 1.0
+    assert not_by_luck(found, scores, positive, 0.05).lower_ratio == 0.5
+    many = np.concatenate([np.arange(20) + 30.0, np.arange(20)])
+    assert not_by_luck(found, many, many >= 30, 0.05) == found
+
+
+def test_canaries_are_the_control_and_take_no_part_in_the_number() -> None:
+    """Repeated ones are told from held-out ones; without any the control says what to set."""
+    attack = Membership()
+    measures, key = _measured(0.0, canaries=60)
+    chosen, found = read_members(attack, measures, key, PLAN)
+    assert found.num_positive + found.num_negative == int(((key.units.split == 2) & ~key.canary).sum())
+    control = _canary_control(chosen, key, PLAN)
+    assert control.found
+    assert _planted_control(attack, measures, key, PLAN).found
+    measures, key = _measured(0.0)
+    missing = _canary_control(read_members(attack, measures, key, PLAN)[0], key, PLAN)
+    assert not missing.found
+    assert "corpus.canary_prefix" in missing.what
+
+
+def test_adapters_of_a_snapshot_are_merged_as_the_node_computes(tiny_model: Callable[[str], Path]) -> None:
+    """For layers of both orientations."""
+    for family, target in (("llama", "q_proj"), ("gpt2", "c_proj")):
+        base = load_middle(ModelSettings(source=str(tiny_model(family)), first_layer=2, last_layer=4))
+        settings = stack_pb2.LoraSettings(rank=2, alpha=6, target_modules=[target])
+        own, adapters = with_lora(base, settings, common_start=True)
+        generator = torch.Generator().manual_seed(4)
+        with torch.no_grad():
+            for parameter in adapters.values():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        state = {f"parameter.{name}": parameter.detach().numpy() for name, parameter in adapters.items()}
+        merged = _with_weights(base, state, {"lora_rank": 2, "lora_alpha": 6.0})
+        rows = torch.randn(2, 5, base.hidden_width, generator=generator)
+        with torch.no_grad():
+            expected = own(rows)
+            assert torch.allclose(merged(rows), expected, atol=1e-4)
+            assert not torch.allclose(base(rows), expected, atol=1e-2)
+
+
+def test_the_surrogate_of_a_snapshot_answers_as_the_node() -> None:
+    """Weights of a gram session, by name, in the auditor's copy of the network."""
+    gram = stack_pb2.GramSettings(width=6, num_experts=2, num_layers=2, radial=True)
+    request = stack_pb2.OpenSessionRequest(
+        gram=gram, optimizer=stack_pb2.OptimizerSettings(beta1=0.9, beta2=0.99, epsilon=1e-8)
+    )
+    stack = GramStack(request, torch.device("cpu"), StackLimits())
+    state = stack.state()
+    arrays = {name: tensor.numpy() for name, tensor in state.tensors.items()}
+    network = _network(SimpleNamespace(facts=state.facts), arrays)  # type: ignore[arg-type]
+    rows = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(network(rows).detach(), stack.forward(rows, ForwardCall(1, "evaluate")))
+
+
+def test_what_is_missing_is_named(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    """No snapshots; then no frames in which members and held-out documents crossed alike."""
+    run = make_run(frames=40, gradient="none")
+    writer = SnapshotWriter(
+        tmp_path / "s",
+        session_hash="5e55107a5e55107a",
+        every_steps=1,
+        stack={"stack": "gram"},
+        optimizer={},
+        settings={},
+    )
+    for step in range(3):
+        writer.write({"parameter.gain": np.ones(3, np.float32)}, optimizer_step=step, last_step=step)
+    writer.close()
+    for folders, expected in (([run.bundle], "--snapshot-every"), ([run.bundle, tmp_path / "s"], "membership_blocks")):
+        evidence = open_evidence(folders, key=run.key)
+        work = tmp_path / str(len(folders))
+        work.mkdir()
+        capture = read_capture(evidence.bundles, evidence.truths, compute_modes=("train",), folder=work)
+        splits = split_capture(capture, PLAN.split)
+        with pytest.raises(NotMeasurableError, match=expected):
+            membership_view(Material(capture, splits, evidence.bundles, evidence.truths), MEMBERSHIP_PROPERTY, PLAN)
+        capture.close()
