@@ -19,7 +19,9 @@ from auditor.channels import (
     FORWARD_ONLY,
     GRADIENT_ONLY,
     JOINT,
+    MEMBERSHIP_PROPERTY,
     RESPONSE_SIDE,
+    STATEFUL_REMOTE_STATE,
     TIMING_METADATA,
 )
 from splitwire.settings import settings_hash
@@ -214,6 +216,8 @@ class Plan:
         "model_completion",
         "traffic_profile",
         "perturbation_response",
+        "trajectory",
+        "membership",
     )
     """Attacks that run."""
     families: tuple[str, ...] = (
@@ -224,6 +228,8 @@ class Plan:
         RESPONSE_SIDE,
         TIMING_METADATA,
         ACTIVE_PERTURBATION,
+        STATEFUL_REMOTE_STATE,
+        MEMBERSHIP_PROPERTY,
     )
     """Families on which those attacks run."""
     scope: tuple[str, ...] = tuple(FAMILIES)

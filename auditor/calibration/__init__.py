@@ -11,6 +11,7 @@ from __future__ import annotations
 from auditor.attacks.base import Question
 from auditor.calibration.base import Dose, Instrument, InstrumentMaker, Reading
 from auditor.calibration.linkage import LinkageInstrument
+from auditor.calibration.state import MembershipInstrument, TrajectoryInstrument
 from auditor.calibration.token import TokenInstrument
 from auditor.calibration.units import PartitionInstrument, SupportInstrument
 
@@ -19,6 +20,8 @@ INSTRUMENTS: dict[Question, InstrumentMaker] = {
     "partition": PartitionInstrument,
     "linkage": LinkageInstrument,
     "token": TokenInstrument,
+    "trajectory": TrajectoryInstrument,
+    "membership": MembershipInstrument,
 }
 
 __all__ = ["INSTRUMENTS", "Dose", "Instrument", "InstrumentMaker", "Reading"]
