@@ -16,7 +16,7 @@ import numpy as np
 from auditor.capture import Capture, Flags, Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.plan import Plan
-from auditor.rows import Rows
+from auditor.rows import Rows, gather_scaled, scale_of
 from auditor.splits import SELECT, TEST, TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 
@@ -59,13 +59,15 @@ class TokenKey:
     """Number in the capture of every row of the view."""
 
 
-def token_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> tuple[TokenView, TokenKey]:
-    """The view of one family under the plan's partition and limits."""
+def token_view(
+    capture: Capture, splits: Splits, family: str, plan: Plan, items: Integers | None = None
+) -> tuple[TokenView, TokenKey]:
+    """The view of one family under the plan's partition and limits, or of these items alone."""
     usable = _crossed(capture, family) & (splits.by_item >= 0)
     if not usable.any():
         raise NotMeasurableError("no frame with truth, a document and this hop's tensors")
     partition, kept = _partition(capture, plan.partition)
-    chosen = _sample(capture, np.flatnonzero(usable), family, plan)
+    chosen = _sample(capture, np.flatnonzero(usable), family, plan) if items is None else items
     rows, offsets = _rows_of(capture, chosen, kept)
     if not len(rows):
         raise NotMeasurableError(f"the partition {partition!r} leaves no rows")
@@ -160,14 +162,12 @@ def _gather(capture: Capture, rows: Integers, family: str) -> Rows:
         return capture.returned.gather(capture.items.returned_first[item] + place)
     parts = []
     if family in (FORWARD_ONLY, JOINT):
-        parts.append(scaled(capture.forward.gather(rows)))
+        parts.append((capture.forward, rows))
     if family in (GRADIENT_ONLY, JOINT):
-        parts.append(scaled(capture.gradient.gather(capture.items.gradient_first[item] + place)))
-    return np.concatenate(parts, axis=1)
+        parts.append((capture.gradient, capture.items.gradient_first[item] + place))
+    return gather_scaled(parts)
 
 
 def scaled(rows: Rows) -> Rows:
     """Rows over a label-free constant, so that their median norm is the square root of their width."""
-    norms = np.linalg.norm(rows, axis=1)
-    median = float(np.median(norms[norms > 0])) if (norms > 0).any() else 1.0
-    return (rows * np.float32(np.sqrt(rows.shape[1]) / median)).astype(np.float32)
+    return rows * scale_of(np.linalg.norm(rows, axis=1), rows.shape[1])
