@@ -58,27 +58,41 @@ class PropertyReading:
     limits: dict[str, float | None]
 
 
-def score_metadata(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
-    """One check a property that varies."""
+@dataclass(frozen=True)
+class PropertyViews:
+    """View and key of every property that varies; whether there are times, and whether a step has one document."""
+
+    views: dict[str, tuple[MetadataView, UnitKey]]
+    is_timed: bool
+    by_document: bool
+
+
+def property_views(material: Material, family: str, plan: Plan) -> PropertyViews:
+    """The views of this evidence; NotMeasurableError where no property differs between steps."""
     lines = timeline(material.sources)
     steps = joined_steps(material.capture, material.splits, lines, plan.split)
-    is_timed = lines.timed_steps > 0
-    properties = list(varying(steps))
-    if not properties:
+    views = {name: metadata_view(lines, steps, positive, family) for name, positive in varying(steps)}
+    if not views:
         raise NotMeasurableError("no property differs between the steps: give frames of more than one text")
+    return PropertyViews(views, lines.timed_steps > 0, steps.by_document)
+
+
+def score_metadata(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
+    """One check a property that varies."""
+    found = property_views(material, family, plan)
     readings: dict[str, PropertyReading] = {}
-    for number, (name, positive) in enumerate(properties):
-        progress(name.replace("_", " "), number, len(properties))
-        view, key = metadata_view(lines, steps, positive, family)
+    for number, (name, (view, key)) in enumerate(found.views.items()):
+        progress(name.replace("_", " "), number, len(found.views))
         readings[name] = read_property(attack, view, key, plan, by_document=name == "document_length")
     some = next(iter(readings.values()))
+    is_timed, num_steps = found.is_timed, len(some.key.real)
     return Result(
         attack=attack.name,
         family=family,
         question=attack.question,
         partition="all",
         knowledge=attack.knowledge,
-        given=f"{len(view.names)} columns of {len(steps.rows)} steps, {int(view.is_time.sum())} of them times",
+        given=f"{len(view.names)} columns of {num_steps} steps, {int(view.is_time.sum())} of them times",
         paper=attack.paper,
         num_documents=some.found.num_clusters,
         num_frames=int((some.key.split == TEST).sum()),
@@ -89,7 +103,7 @@ def score_metadata(attack: Attack, material: Material, family: str, plan: Plan, 
         controls=tuple(control for reading in readings.values() for control in reading.controls),
         details={
             "columns": list(view.names),
-            "cluster": "document" if steps.by_document else "block of steps",
+            "cluster": "document" if found.by_document else "block of steps",
             "constant_properties": [name for name in PROPERTIES if name not in readings],
             "properties": {name: _details(reading) for name, reading in readings.items()},
         },

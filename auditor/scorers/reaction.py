@@ -1,6 +1,6 @@
 """Scores the reaction question: what a node learns by changing what it returns, over what it learns by watching.
 
-    reaction_partition_auc      real units against decoys by their signed reaction, in the steps of the largest change
+    reaction_partition_auc      real units against decoys by their signed reaction, at the amplitude best on select
     active_token_top1_effect    effect of a token reading in changed steps, less that of the same reading in control
                                 steps; the difference is that of two clustered means, taken as independent, which
                                 overstates its error where the same documents are in both
@@ -13,7 +13,9 @@ AUC and mean cosine at every amplitude, and the smallest amplitude that is found
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,9 @@ from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
-from auditor.scorers.reaction_token import token_gain
-from auditor.splits import TEST, Splits, split_capture
-from auditor.statistics.auc import Auc, clustered_auc
+from auditor.scorers.reaction_token import TokenRows, token_gain, token_rows
+from auditor.splits import SELECT, TEST, Splits, split_capture
+from auditor.statistics.auc import Auc, clustered_auc, plain_auc
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import (
     Reactions,
@@ -64,6 +66,15 @@ class Partition:
 
 def score_reaction(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """Both checks; the partition's only where frames hold decoys."""
+    with opened_reactions(attack, material, family, plan, progress) as scoring:
+        return scoring.result(progress)
+
+
+@contextlib.contextmanager
+def opened_reactions(
+    attack: Attack, material: Material, family: str, plan: Plan, progress: Progress = silent
+) -> Iterator[ReactionScoring]:
+    """The capture of the active bundles, ready to be scored; its rows lie on disk while the scope lasts."""
     active = material.active
     if not active.sources:
         raise NotMeasurableError(_NO_TAP)
@@ -72,12 +83,12 @@ def score_reaction(attack: Attack, material: Material, family: str, plan: Plan, 
             active.sources, active.truths, compute_modes=("train",), folder=Path(folder), progress=progress
         )
         try:
-            return _Scoring(attack, material, capture, family, plan).result(progress)
+            yield ReactionScoring(attack, material, capture, family, plan)
         finally:
             capture.close()
 
 
-class _Scoring:
+class ReactionScoring:
     """One active capture under one plan."""
 
     def __init__(self, attack: Attack, material: Material, capture: Capture, family: str, plan: Plan) -> None:
@@ -96,7 +107,7 @@ class _Scoring:
         progress("reaction of rows", 0, 2)
         partition = self._partition()
         progress("tokens by reaction", 1, 2)
-        token = token_gain(self._attack, self._capture, self._splits, self._found, self._family, self._plan)
+        token = token_gain(self._attack, *self.token_rows(), self._plan)
         checks = [token.check] if partition is None else [partition.check, token.check]
         controls = (*(() if partition is None else partition.controls), token.control)
         in_test = self._splits.by_item == TEST
@@ -122,9 +133,22 @@ class _Scoring:
             notes=tuple(self._capture.problems),
         )
 
+    def partition_units(self) -> tuple[ReactionView, UnitKey] | None:
+        """The units of the steps of the amplitude that is best on select; None without decoys."""
+        made = [self._units(self._found, self._found.amplitude == level) for level in self._levels if level > 0]
+        return max((each for each in made if each is not None), key=self._on_select, default=None)
+
+    def token_rows(self) -> tuple[TokenRows, TokenRows]:
+        """The rows of changed steps, and those of control steps."""
+        place = self._capture, self._splits, self._found
+        changed = self._found.amplitude > 0
+        return token_rows(*place, changed, self._family, self._plan), token_rows(
+            *place, ~changed, self._family, self._plan
+        )
+
     def _partition(self) -> Partition | None:
-        plan, top = self._plan, self._levels[-1]
-        made = self._units(self._found, self._found.amplitude == top)
+        plan = self._plan
+        made = self.partition_units()
         if made is None:
             return None
         view, key = made
@@ -160,6 +184,13 @@ class _Scoring:
             "decoys_never_respond": bool((view.cosine[~key.real] == 0).all()),
         }
         return Partition(check, chosen.name, twin, (control,), details)
+
+    def _on_select(self, made: tuple[ReactionView, UnitKey]) -> float:
+        """AUC of the best reading on select."""
+        view, key = made
+        select = key.split == SELECT
+        readings: list[UnitScores] = self._attack.run(view, None, silent)
+        return max((plain_auc(r.scores[select], key.real[select]) or 0.0 for r in readings), default=0.0)
 
     def _units(self, found: Reactions, chosen: Flags) -> tuple[ReactionView, UnitKey] | None:
         return reaction_units(self._capture, self._splits, found, chosen, self._family)

@@ -73,12 +73,12 @@ class TokenOutcome:
     details: dict[str, Any]
 
 
-def token_gain(
-    attack: Attack, capture: Capture, splits: Splits, found: Reactions, family: str, plan: Plan
-) -> TokenOutcome:
+TokenRows = tuple[TokenView, TokenKey]
+
+
+def token_gain(attack: Attack, changed: TokenRows, passive: TokenRows, plan: Plan) -> TokenOutcome:
     """Effect in changed steps less that in control steps."""
-    view, key = _rows(capture, splits, found, found.amplitude > 0, family, plan)
-    passive = _rows(capture, splits, found, found.amplitude == 0, family, plan)
+    view, key = changed
     dealt = np.random.default_rng([plan.split.seed, 3]).permutation(view.train_tokens)
     views = [view, view.with_tokens(dealt), view.with_rows(_planted(view, key, plan))]
     arms, twins, dosed = fit_and_read([attack.run(v, plan.probe, silent) for v in views], key, silent)
@@ -111,6 +111,14 @@ def token_gain(
     )
 
 
+def read_gain(attack: Attack, changed: TokenRows, passive: TokenRows, plan: Plan) -> Gain:
+    """The difference alone, of the arm that is best on select."""
+    (arms,) = fit_and_read([attack.run(changed[0], plan.probe, silent)], changed[1], silent)
+    (passive_arms,) = fit_and_read([attack.run(passive[0], plan.probe, silent)], passive[1], silent)
+    chosen = max(range(len(arms)), key=lambda n: _hits_on_select(arms[n], changed[1]))
+    return _gain(arms[chosen], *changed, plan).less(_gain(passive_arms[chosen], *passive, plan))
+
+
 def _planted(view: TokenView, key: TokenKey, plan: Plan) -> Rows:
     """A copy of the rows in which some tell their token."""
     return plant(
@@ -122,9 +130,7 @@ def _planted(view: TokenView, key: TokenKey, plan: Plan) -> Rows:
     )
 
 
-def _rows(
-    capture: Capture, splits: Splits, found: Reactions, rows: Flags, family: str, plan: Plan
-) -> tuple[TokenView, TokenKey]:
+def token_rows(capture: Capture, splits: Splits, found: Reactions, rows: Flags, family: str, plan: Plan) -> TokenRows:
     """Forward row, gradient row and reaction of the items of these rows."""
     items = np.unique(capture.rows.item[rows & np.isfinite(found.projection)])
     items = items[splits.by_item[items] >= 0]

@@ -39,6 +39,15 @@ class ReactionView:
     train_units: Integers
     train_real: Flags
 
+    def leaning(self, chosen: Integers, deviations: float) -> ReactionView:
+        """A copy in which the gradients of the chosen units lean along the change: a planted reaction."""
+        moved = {}
+        for name in ("projection", "cosine"):
+            values = getattr(self, name).copy()
+            values[chosen] += deviations * (float(values.std()) or 1.0)
+            moved[name] = values
+        return ReactionView(**(vars(self) | moved))
+
 
 @dataclass(frozen=True, eq=False)
 class Reactions:
