@@ -1,10 +1,15 @@
 """Rows of a capture on disk: appended while a bundle is read, then gathered by view. A capture need not fit memory.
 
-Float32, one width a store. The file lies in a temporary folder of the audit, and holds only what the bundle holds.
+Float32, one width a store. The file lies in a temporary folder of the audit, and holds only what the bundle holds. What
+a view gathers is put together piece by piece in a nameless file beside it and mapped, so that the system may drop its
+pages from memory.
 """
 
 from __future__ import annotations
 
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,8 @@ from numpy.typing import NDArray
 from splitwire.errors import BundleError, RecordingError
 
 Rows = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+_PIECE_BYTES = 16 << 20
 
 
 class RowStore:
@@ -56,7 +63,52 @@ class RowStore:
             return np.zeros((len(rows), self.width), np.float32)
         return np.asarray(self._mapped[rows])
 
+    def pieces(self, rows: Numbers) -> Iterator[tuple[slice, Rows]]:
+        """The rows with these numbers, some at a time, each with its place among them."""
+        step = max(1, _PIECE_BYTES // max(1, 4 * self.width))
+        for start in range(0, len(rows), step):
+            place = slice(start, min(start + step, len(rows)))
+            yield place, self.gather(rows[place])
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies."""
+        return self._path.parent
+
     def close(self) -> None:
         """Lets go of the file."""
         self._file.close()
         self._mapped = None
+
+
+def gather_scaled(parts: Sequence[tuple[RowStore, Numbers]]) -> Rows:
+    """The rows of all parts side by side [M, W], each part over its own label-free constant (see `scale_of`)."""
+    count = len(parts[0][1])
+    widths = [store.width for store, _ in parts]
+    out = _mapped(parts[0][0].folder, (count, sum(widths)))
+    for (store, numbers), end in zip(parts, itertools.accumulate(widths), strict=True):
+        norms = [np.linalg.norm(rows, axis=1) for _, rows in store.pieces(numbers)]
+        scale = scale_of(np.concatenate(norms) if norms else np.zeros(0, np.float32), store.width)
+        for place, rows in store.pieces(numbers):
+            np.multiply(rows, scale, out=out[place, end - store.width : end])
+    return out
+
+
+def scale_of(norms: Rows, width: int) -> np.float32:
+    """What rows of these norms are multiplied by, so that their median norm is the square root of their width."""
+    positive = norms[norms > 0]
+    return np.float32(np.sqrt(width) / (float(np.median(positive)) if len(positive) else 1.0))
+
+
+def _mapped(folder: Path, shape: tuple[int, int]) -> Rows:
+    """An array in a file without a name, which goes when the array goes."""
+    if not shape[0] or not shape[1]:
+        return np.zeros(shape, np.float32)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return np.memmap(file, np.float32, "w+", shape=shape)
+    except OSError as error:
+        raise RecordingError(
+            f"the rows of a view cannot be kept in {folder}: {error.strerror}",
+            remedy="set TMPDIR to a folder with as much free space as the bundle has bytes",
+        ) from None
