@@ -10,18 +10,29 @@ from __future__ import annotations
 
 from auditor.attacks.base import Question
 from auditor.calibration.base import Dose, Instrument, InstrumentMaker, Reading
+from auditor.calibration.history import HistoryInstrument
 from auditor.calibration.linkage import LinkageInstrument
+from auditor.calibration.metadata import MetadataInstrument
+from auditor.calibration.patterns import PartitionRowsInstrument
+from auditor.calibration.reaction import ReactionInstrument
+from auditor.calibration.response import ResponseInstrument
 from auditor.calibration.state import MembershipInstrument, TrajectoryInstrument
-from auditor.calibration.token import TokenInstrument
+from auditor.calibration.token import CrossTokenInstrument, TokenInstrument
 from auditor.calibration.units import PartitionInstrument, SupportInstrument
 
 INSTRUMENTS: dict[Question, InstrumentMaker] = {
     "support": SupportInstrument,
     "partition": PartitionInstrument,
+    "partition_rows": PartitionRowsInstrument,
     "linkage": LinkageInstrument,
     "token": TokenInstrument,
+    "cross_token": CrossTokenInstrument,
+    "response": ResponseInstrument,
+    "history": HistoryInstrument,
     "trajectory": TrajectoryInstrument,
     "membership": MembershipInstrument,
+    "metadata": MetadataInstrument,
+    "reaction": ReactionInstrument,
 }
 
 __all__ = ["INSTRUMENTS", "Dose", "Instrument", "InstrumentMaker", "Reading"]

@@ -8,7 +8,9 @@ from auditor.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.results import finite
+from auditor.rows import Rows
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
+from auditor.scorers.cross_token import plant_cosines
 from auditor.scorers.planting import plant
 from auditor.scorers.token import probe_settings, rare_upper
 from auditor.statistics.effects import PairedEffect
@@ -30,27 +32,47 @@ class TokenInstrument:
 
     def read(self, dose: Dose | None, seed: int) -> list[Reading]:
         """Gate, paired effect and rare-token effect of all arms of the plan."""
-        view, key, plan = self._view, self._key, self._plan
-        if dose is not None:
-            view = view.with_rows(
-                plant(
-                    view.rows,
-                    key.tokens,
-                    coverage_ratio=dose.coverage_ratio,
-                    amplitude_ratio=dose.amplitude_ratio,
-                    seed=seed,
-                    offsets=view.offsets if dose.mode == "invariant" else None,
-                )
-            )
+        key, plan = self._key, self._plan
+        view = self._view if dose is None else self._view.with_rows(self._planted(dose, seed))
         arms = self._attack.run(view, probe_settings(self._attack, plan), silent)
         run_jobs([arm.fit for arm in arms], lambda _: None)
         return _readings(score_arms(read_arms(arms, key), view, key, plan, plan.statistics.alpha), plan)
 
+    def _planted(self, dose: Dose, seed: int) -> Rows:
+        return plant(
+            self._view.rows,
+            self._key.tokens,
+            coverage_ratio=dose.coverage_ratio,
+            amplitude_ratio=dose.amplitude_ratio,
+            seed=seed,
+            offsets=self._view.offsets if dose.mode == "invariant" else None,
+        )
+
+
+class CrossTokenInstrument(TokenInstrument):
+    """A share of the gradient rows has a cosine to its forward row that tells the token, whatever turns both."""
+
+    modes: tuple[DoseMode, ...] = ("invariant",)
+    leak = "a cosine between both hops that tells the token"
+
+    def _planted(self, dose: Dose, seed: int) -> Rows:
+        return plant_cosines(
+            self._view.rows,
+            self._key.tokens,
+            coverage_ratio=dose.coverage_ratio,
+            amplitude_ratio=dose.amplitude_ratio,
+            seed=seed,
+        )
+
 
 def _readings(score: TokenScore, plan: Plan) -> list[Reading]:
-    """What the three checks read, and whether their own bounds show a leak. A gate without power finds nothing."""
+    """What the three checks read, and whether they show a leak.
+
+    A gate is an upper bound, and a guesser reads its floor. So it shows a leak when it is above the ceiling and above
+    twice the floor with correlated rows: its arm is then above the guesser by more than the guesser's own margin.
+    """
     gate, ceiling, rare_ceiling = score.published, plan.ceilings.token_pp, plan.ceilings.rare_token_pp
-    broken = gate.breaks_gate and gate.has_power
+    broken = gate.gate_pp > max(ceiling, 2 * score.corrected.floor_pp)
     upper = None if score.effect is None else score.effect.bounds.max_upper
     return [
         Reading("token_top1_gate", "pp", ceiling, gate.gate_pp, None, finite(score.corrected.gate_pp), broken, broken),

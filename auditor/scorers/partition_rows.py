@@ -39,11 +39,11 @@ def score_partition_rows(attack: Attack, material: Material, family: str, plan: 
     """AUC of the attack's best reading on the test documents."""
     view, key = unit_rows_view(material.capture, material.splits, family, plan)
     generator = np.random.default_rng(plan.split.seed)
-    readings = _read(attack, view, progress)
+    readings = read_patterns(attack, view, progress)
     chosen, found = best_reading(readings, key, plan, generator)
     progress("its shuffled twin", 0, 0)
     dealt = UnitKey(deal_within_groups(key.real, view.group, generator), key.split, key.document)
-    twins = _read(attack, UnitRowsView(**(vars(view) | {"train_real": dealt.real[view.train_units]})), silent)
+    twins = read_patterns(attack, UnitRowsView(**(vars(view) | {"train_real": dealt.real[view.train_units]})), silent)
     twin = best_reading(twins, dealt, plan, generator, TWIN_ALPHA)[1]
     progress("its positive control", 0, 0)
     controls = [_control(attack, view, key, plan, generator)]
@@ -92,7 +92,8 @@ def plant_direction(
     return planted
 
 
-def _read(attack: Attack, view: UnitRowsView, progress: Progress) -> list[UnitScores]:
+def read_patterns(attack: Attack, view: UnitRowsView, progress: Progress) -> list[UnitScores]:
+    """All readings of the attack; NotMeasurableError when it has none."""
     readings: list[UnitScores] = attack.run(view, None, progress)
     if not readings:
         raise NotMeasurableError("the train documents hold only real rows or only decoys")
@@ -108,7 +109,7 @@ def _control(attack: Attack, view: UnitRowsView, key: UnitKey, plan: Plan, gener
         seed=plan.split.seed,
         num_parts=2 if view.family == JOINT else 1,
     )
-    readings = _read(attack, UnitRowsView(**(vars(view) | {"rows": planted})), silent)
+    readings = read_patterns(attack, UnitRowsView(**(vars(view) | {"rows": planted})), silent)
     found = best_reading(readings, key, plan, generator)[1]
     return Control(
         f"{CONTROL_COVERAGE_RATIO:.0%} of real rows turned to one direction",

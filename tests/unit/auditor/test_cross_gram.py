@@ -13,7 +13,11 @@ from auditor.attacks.base import Attack
 from auditor.attacks.cross_gram import CrossGram
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.audit import run_audit
+from auditor.calibration import Dose
+from auditor.calibration.token import CrossTokenInstrument
 from auditor.channels import JOINT
+from auditor.evidence import open_evidence
+from auditor.opening import opened_material
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.scorers.cross_token import plant_cosines
 from auditor.views.token import TokenView
@@ -110,3 +114,17 @@ def test_an_audit_finds_the_control_and_no_leak_in_noise(make_run: Callable[...,
 @pytest.mark.parametrize("family", ["forward_only", "gradient_only"])
 def test_one_hop_has_no_cross_gram(family: str) -> None:
     assert family not in CrossGram().families
+
+
+def test_the_instrument_reads_a_dose_of_cosines_and_a_zero_dose_as_no_dose(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=100)
+    plan = Plan(
+        name="cross", attacks=("cross_gram",), families=(JOINT,), scope=(JOINT,),
+        statistics=StatisticsSettings(repetitions=200), probe=ProbeSettings(epochs=8, batch_rows=64),
+    )  # fmt: skip
+    with opened_material(open_evidence([run.bundle], key=run.key), plan, lambda *_: None) as opened:
+        instrument = CrossTokenInstrument(CrossGram(), opened.material, JOINT, plan)
+        assert instrument.read(Dose(0.0, 1.0, "invariant"), 1) == instrument.read(None, 1)
+        effect = instrument.read(Dose(1.0, 1.0, "invariant"), 1)[1]
+    assert effect.metric == "token_top1_effect"
+    assert effect.breaks

@@ -14,6 +14,7 @@ import torch
 from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY, JOINT
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings, SweepSettings
+from auditor.report.page import render_page
 from auditor.scorers.sweep import NO_UNGAUGED, first_share, restricted
 from auditor.splits import SELECT, TEST
 from auditor.views.base import NotMeasurableError
@@ -70,6 +71,9 @@ def test_a_leak_grows_with_what_is_known(make_run: Callable[..., Any]) -> None:
     assert rows[0] < 0.2 * rows[3]
     assert len({table["decoys_revealed", ratio]["num_rows"] for ratio in (0.0, 0.25, 0.5, 0.9)}) == 1
     assert all(entry["twin_lower_pp"] is None or entry["twin_lower_pp"] < 1 for entry in table.values())
+    page = render_page(report)
+    assert "frames captured 25 %" in page
+    assert "known plaintext 1 %" in page
     assert NO_UNGAUGED in next(r for r in report["results"] if r["attack"] == "compromise_sweep")["notes"]
 
 

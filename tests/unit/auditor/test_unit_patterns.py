@@ -16,7 +16,11 @@ from auditor.attacks.norm_product import NormProduct
 from auditor.attacks.row_norm import RowNorm
 from auditor.attacks.sign_pattern import SignPattern
 from auditor.audit import run_audit
+from auditor.calibration import Dose
+from auditor.calibration.patterns import PartitionRowsInstrument
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.evidence import open_evidence
+from auditor.opening import opened_material
 from auditor.plan import Plan, StatisticsSettings
 from auditor.scorers.partition_rows import plant_direction
 from auditor.statistics.auc import plain_auc
@@ -143,13 +147,15 @@ def _plan() -> Plan:
     return Plan(name="patterns", attacks=ATTACKS, families=families, scope=families, statistics=statistics)
 
 
-def test_hidden_rows_pass_and_every_control_is_found(make_run: Callable[..., Any]) -> None:
+def test_hidden_rows_lie_under_the_ceiling_and_every_control_is_found(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=900)
     report = run_audit([run.bundle], key=run.key, plan=_plan())
     assert len(report["results"]) == 6
     for result in report["results"]:
         assert all(control["found"] for control in result["controls"])
-        assert result["checks"][0]["state"] == "pass", result["checks"]
+        check = result["checks"][0]
+        assert check["upper"] < check["ceiling"]
+        assert {reason["kind"] for reason in check["reasons"]} <= {"instrument"}  # that it is not calibrated
         assert result["twin"]["auc_ratio"] == pytest.approx(0.5, abs=0.05)
         assert all(abs(reading["twin_auc_ratio"] - 0.5) < 0.05 for reading in result["details"]["readings"])
 
@@ -163,3 +169,17 @@ def test_open_gradients_fail_in_every_family_that_has_them(make_run: Callable[..
     assert states["norm_product", JOINT] == "fail"
     assert states["gram_pattern", FORWARD_ONLY] != "fail"
     assert states["sign_pattern", FORWARD_ONLY] != "fail"
+
+
+@pytest.mark.parametrize("attack", [SignPattern(), GramPattern()], ids=lambda attack: attack.name)
+def test_the_instrument_reads_doses_and_a_zero_dose_as_no_dose(make_run: Callable[..., Any], attack: Attack) -> None:
+    """Directions of their own in every frame are read by the Gram pattern alone."""
+    run = make_run(gradient="none", frames=150)
+    with opened_material(open_evidence([run.bundle], key=run.key), _plan(), lambda *_: None) as opened:
+        instrument = PartitionRowsInstrument(attack, opened.material, FORWARD_ONLY, _plan())
+        nothing = instrument.read(None, 1)
+        assert instrument.read(Dose(0.0, 1.0, "coordinate"), 1) == nothing
+        shared, turned = (instrument.read(Dose(0.6, 1.0, mode), 1)[0] for mode in ("coordinate", "invariant"))
+    assert not nothing[0].breaks
+    assert shared.breaks
+    assert turned.breaks == (attack.name == "gram_pattern")
