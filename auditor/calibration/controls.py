@@ -32,6 +32,8 @@ NOTHING_TO_LEAK: dict[Question, str] = {
     "partition": "a naked bundle has no decoys to tell from real rows",
     "linkage": "a naked bundle has no decoys that could have crossed before",
     "trajectory": "nothing that protects rows keeps the node's weights from telling a property, or makes them tell it",
+    "metadata": "nothing that protects rows changes when messages cross, or hides their sizes",
+    "reaction": "a naked bundle is not of an active tap, and has no decoys",
     "membership": "canaries of the audited run itself are the control",
 }
 """Questions whose leak a naked bundle cannot have by construction: for these the planted leak is the control."""

@@ -228,7 +228,7 @@ def test_silent_rows_pass_the_token_gate_within_their_scope_when_there_is_power(
         **(vars(SMALL) | {"name": "forward", "families": ("forward_only",), "scope": ("forward_only",)})
         | {"attacks": ("latent_probe",)}
     )
-    naked = make_run(gradient="none", frames=800, vocabulary=60, leak=6.0, seed=2)
+    naked = make_run(gradient="none", frames=400, vocabulary=60, leak=6.0, seed=2)
     ladders = calibration_of(run, plan)
     report = run_audit([run.bundle], key=run.key, plan=plan, calibration=ladders, control=[naked.bundle])
     assert {check["state"] for result in report["results"] for check in result["checks"]} == {"pass"}
