@@ -32,6 +32,7 @@ _ROWS = {
     "gradient_only": "gradient rows",
     "joint_forward_gradient": "forward and gradient rows together",
     "accumulated_history": "forward rows of all frames",
+    "response_side": "returned rows",
 }
 _PARTITION_READS = {
     "norm_product": "products of the norms",

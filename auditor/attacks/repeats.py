@@ -78,11 +78,12 @@ class RepeatProbe:
         return _Finder(view).find(progress)
 
     def run(self, view: HistoryView, settings: ProbeSettings, progress: Progress) -> list[TokenArm]:
-        """Arms on repeats that the view holds, not yet fitted."""
-        return self.arms(view, self.find(view, progress), settings, progress)
+        """The arms with memory, not yet fitted."""
+        arms = self.arms(view, self.find(view, progress), settings, progress)
+        return [arm for arm in arms if not arm.name.startswith(SINGLE)]
 
     def arms(self, view: HistoryView, repeats: Repeats, settings: ProbeSettings, progress: Progress) -> list[TokenArm]:
-        """Arms on repeats found before."""
+        """All arms, on repeats found before."""
         averaged = _probes(view.with_rows(repeats.averaged), settings, progress)
         for arm in averaged:
             arm.name = f"{AVERAGED}/{arm.name}"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from auditor.channels import FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
 from auditor.words import NO_CONTROL, UNCALIBRATED
 
@@ -58,6 +58,14 @@ _CONTROL = (
     'with no mechanism but the bottleneck, gradient.policy = "open" and gradient.unsafe = true, and audit with '
     "--control."
 )
+_REPEATS = (
+    "Blocks that cross more than once name tokens: train for fewer epochs, and put clip_noise and rotation into "
+    "frame.mechanisms, so that neither rows nor a gauge come again."
+)
+_RETURNED = (
+    'Returned rows name tokens: set stack.kind = "gram" with bottleneck, clip_noise and rotation in frame.mechanisms; '
+    "what a stack of real layers returns is read with the public model. Noise added on return hides nothing."
+)
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
     ("partition_auc", GRADIENT_ONLY): (_GRADIENT_NORMS,),
@@ -68,6 +76,8 @@ _TOKENS = {
     FORWARD_ONLY: (_FORWARD_TOKENS,),
     GRADIENT_ONLY: (_GRADIENT_TOKENS,),
     JOINT: (_FORWARD_TOKENS, _GRADIENT_TOKENS),
+    ACCUMULATED_HISTORY: (_REPEATS,),
+    RESPONSE_SIDE: (_RETURNED,),
 }
 
 

@@ -40,7 +40,7 @@ _LINEAR = "linear/"
 def score_response(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """Gate and effects of the attack on returned rows."""
     del family
-    plan = _response_plan(plan)
+    plan = response_plan(plan)
     progress("loading the public model", 0, 0)
     model, why_not = find_public_model(material, plan.response)
     view, key, texts = response_view(material.capture, material.splits, plan, model)
@@ -66,7 +66,7 @@ def score_response(attack: Attack, material: Material, family: str, plan: Plan, 
     )
 
 
-def _response_plan(plan: Plan) -> Plan:
+def response_plan(plan: Plan) -> Plan:
     """The plan with this question's ceiling and limits in the places of the token question's."""
     ceilings = replace(
         plan.ceilings, token_pp=plan.ceilings.response_token_pp, rare_token_pp=plan.ceilings.response_token_pp
