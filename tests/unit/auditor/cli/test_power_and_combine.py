@@ -121,6 +121,12 @@ def test_power_names_what_every_ceiling_needs() -> None:
     assert "membership_tpr_ratio" in invoke("power", "--documents", "5000").output
 
 
+def test_the_table_of_the_documentation_is_what_the_command_prints() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "statistics.md").read_text()
+    block = "".join(f"    {line}\n" for line in ["$ auditor power", *invoke("power").output.splitlines()])
+    assert block in page
+
+
 def test_correlated_rows_fewer_rows_and_more_arms_need_more_documents(tmp_path: Path) -> None:
     def token(*arguments: object) -> int:
         return int(json.loads(invoke("power", "--json", *arguments).output)["checks"][0]["needed_documents_count"])
