@@ -8,7 +8,7 @@ Both are also read as a calibrated vote, together with how frequent a token is: 
 nearest signatures against the frequencies. Sharpness and weight are those that name left-out train rows best, so
 with nothing to match only the frequencies are left.
 
-Signatures are compared with an even sample of at most 16,384 train rows. Shapes: n rows, D width, C classes.
+Signatures are compared with an even sample of at most 8,192 train rows. Shapes: n rows, D width, C classes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from auditor.views.token import TokenView
 _SHARPNESS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _VOTE_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 _NUM_VOTES = 32
-_MAX_REFERENCES = 1 << 14
+_MAX_REFERENCES = 1 << 13
 _MAX_LEFT_OUT = 2048
 _PAIRS_AT_ONCE = 1 << 22
 _CLASSIC_SHARPNESS = 64.0

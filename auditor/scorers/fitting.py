@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from auditor.attacks.base import TokenArm
-from auditor.progress import Progress
+from auditor.progress import Progress, Tick
 from auditor.scorers.arms import ArmReading, read_arms
 from auditor.views.token import TokenKey
 from auditor.workers import Job, run_jobs
@@ -15,12 +15,22 @@ _STEPS = 1000  # of a bar
 
 def fit_and_read(sets: Sequence[Sequence[TokenArm]], key: TokenKey, progress: Progress) -> list[list[ArmReading]]:
     """Readings of every arm of every set, all answering to one key."""
-    fits: list[Job] = [arm.fit for arms in sets for arm in arms]
-    label = f"fitting {len(fits)} arms"
-    run_jobs(fits, lambda share: progress(label, round(_STEPS * share), _STEPS))
-    readings = []
-    for number, arms in enumerate(sets):
-        progress("reading arms", number, len(sets))
-        readings.append(read_arms(arms, key))
+    every = [arm for arms in sets for arm in arms]
+    _run([arm.fit for arm in every], f"fitting {len(every)} arms", progress)
+    read: dict[int, ArmReading] = {}
+
+    def reader(number: int) -> Job:
+        def read_one(tick: Tick) -> None:
+            tick(0.0)
+            read[number] = read_arms([every[number]], key)[0]
+
+        return read_one
+
+    _run([reader(number) for number in range(len(every))], f"reading {len(every)} arms", progress)
     progress("scoring", 0, 0)
-    return readings
+    in_order = iter(range(len(every)))
+    return [[read[next(in_order)] for _ in arms] for arms in sets]
+
+
+def _run(jobs: Sequence[Job], label: str, progress: Progress) -> None:
+    run_jobs(jobs, lambda share: progress(label, round(_STEPS * share), _STEPS))
