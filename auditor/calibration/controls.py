@@ -30,6 +30,7 @@ from splitwire.errors import BundleError
 NOTHING_TO_LEAK: dict[Question, str] = {
     "support": "a naked bundle has no decoys whose gradient could be zero",
     "partition": "a naked bundle has no decoys to tell from real rows",
+    "partition_rows": "a naked bundle has no decoys to tell from real rows",
     "linkage": "a naked bundle has no decoys that could have crossed before",
     "trajectory": "nothing that protects rows keeps the node's weights from telling a property, or makes them tell it",
     "metadata": "nothing that protects rows changes when messages cross, or hides their sizes",
