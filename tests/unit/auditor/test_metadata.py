@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from auditor.attacks import ATTACKS
 from auditor.audit import run_audit
+from auditor.calibration import INSTRUMENTS, Dose
+from auditor.capture import read_capture
+from auditor.material import Material
 from auditor.plan import Plan, StatisticsSettings
+from auditor.splits import split_capture
 from auditor.views.timeline import timeline
-from splitwire.bundles import open_bundle
+from splitwire.bundles import open_bundle, read_truth
 from splitwire.errors import BundleError
 
 from .tapped import Tapped, write_tapped
@@ -93,3 +98,17 @@ def test_a_bundle_without_its_truth_is_not_measured(tmp_path: Path) -> None:
     (bundle / "truth.sealed").unlink()
     with pytest.raises(BundleError):
         run_audit([bundle], key=key, plan=PLAN)
+
+
+def test_the_instrument_reads_what_the_check_says_and_finds_a_planted_delay(tmp_path: Path) -> None:
+    bundle, key = write_tapped(tmp_path, Tapped())
+    report = run_audit([bundle], key=key, plan=PLAN)
+    opened, truth = open_bundle(bundle), read_truth(bundle / "truth.sealed", key)
+    capture = read_capture([opened], [truth], compute_modes=("train",), folder=tmp_path)
+    material = Material(capture, split_capture(capture, PLAN.split), [opened], [truth])
+    instrument = INSTRUMENTS["metadata"](ATTACKS["traffic_profile"], material, "timing_metadata", PLAN)
+    plain = instrument.read(None, 7)
+    assert plain == instrument.read(Dose(0.0, 1.0, "coordinate"), 7)
+    assert [reading.value for reading in plain] == [check["value"] for check in report["results"][0]["checks"]]
+    assert all(reading.breaks for reading in instrument.read(Dose(1.0, 1.0, "coordinate"), 7))
+    capture.close()

@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from auditor.active import part_active
+from auditor.attacks import ATTACKS
 from auditor.audit import run_audit
+from auditor.calibration import INSTRUMENTS, Dose
+from auditor.capture import read_capture
+from auditor.material import Material
 from auditor.perturbation import PerturbSettings
 from auditor.plan import Plan, StatisticsSettings
+from auditor.splits import split_capture
+from splitwire.bundles import open_bundle, read_truth
 from splitwire.settings import to_tree
 
 from .tapped import Tapped, write_tapped
 
 PERTURB = PerturbSettings(mode="direction", amplitude=0.4, every=2, seed=2)
-ACTIVE = Tapped(recorder="active-tap", settings={"perturb": to_tree(PERTURB)}, frames=600)
+ACTIVE = Tapped(recorder="active-tap", settings={"perturb": to_tree(PERTURB)}, frames=450)
 PLAN = Plan(
     name="active",
     attacks=("perturbation_response",),
@@ -107,3 +114,16 @@ def test_directions_are_unit_rows_and_differ_by_draw() -> None:
     first, second = (schedule.directions("s", 4, 2, (3, 5, 16), draw) for draw in (0, 1))
     np.testing.assert_allclose(np.linalg.norm(first, axis=-1), 1.0, rtol=1e-6)
     assert not np.array_equal(first, second)
+
+
+def test_the_instrument_reads_what_the_check_says_and_finds_a_planted_reaction(tmp_path: Path) -> None:
+    bundle, key = write_tapped(tmp_path, ACTIVE)
+    report = run_audit([bundle], key=key, plan=PLAN)
+    parted = part_active([open_bundle(bundle)], [read_truth(bundle / "truth.sealed", key)])
+    empty = read_capture([], [], compute_modes=("train",), folder=tmp_path)
+    material = Material(empty, split_capture(empty, PLAN.split), [], [], parted.active)
+    instrument = INSTRUMENTS["reaction"](ATTACKS["perturbation_response"], material, "active_perturbation", PLAN)
+    plain = instrument.read(None, 7)
+    assert plain == instrument.read(Dose(0.0, 1.0, "coordinate"), 7)
+    assert [reading.value for reading in plain] == [check["value"] for check in report["results"][0]["checks"]]
+    assert all(reading.breaks for reading in instrument.read(Dose(1.0, 1.0, "coordinate"), 7))
