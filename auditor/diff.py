@@ -127,7 +127,7 @@ def _bundles(before: Tree, after: Tree) -> dict[str, tuple[Any, Any]]:
     """What differs of the evidence: bundles by name and settings, and what was captured."""
     found: dict[str, tuple[Any, Any]] = {}
     for name in ("name", "settings_hash", "versions"):
-        old, new = ([bundle[name] for bundle in report["bundles"]] for report in (before, after))
+        old, new = ([bundle.get(name) for bundle in report["bundles"]] for report in (before, after))
         if old != new:
             found[name] = (old, new)
     for name in before["captured"]:

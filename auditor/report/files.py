@@ -31,7 +31,19 @@ JSON_FILE = "audit.json"
 RUN_FILE = "run.json"
 HTML_FILE = "audit.html"
 JUNIT_FILE = "junit.xml"
-_NEEDED = ("schema", "verdict", "plan", "captured", "results", "not_measured", "bundles", "notes")
+_NEEDED = (
+    "schema",
+    "verdict",
+    "scope",
+    "observable",
+    "plan",
+    "versions",
+    "captured",
+    "results",
+    "not_measured",
+    "bundles",
+    "notes",
+)
 
 
 def write_report(report: Mapping[str, Any], folder: Path, run: Mapping[str, Any]) -> tuple[Path, Path]:
