@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from auditor.statistics.binomial import bonferroni_z, wilson_upper
+from auditor.statistics.units import ratio_to_pp
 from splitwire.errors import SettingsError
 
 ALPHA = 0.05
@@ -60,7 +61,7 @@ def gate(
     """Reads the gate. `design_effects`, one an arm and each at least 1, corrects for correlated rows."""
     effects = tuple(design_effects) if design_effects is not None else (1.0,) * len(counts.correct_by_arm)
     z = bonferroni_z(alpha, len(counts.correct_by_arm))
-    base_pp = 100 * counts.baseline_correct / counts.total_rows
+    base_pp = ratio_to_pp(counts.baseline_correct / counts.total_rows)
     upper_pp = [_upper_pp(c, counts.total_rows, z, d) for c, d in zip(counts.correct_by_arm, effects, strict=True)]
     best = max(range(len(upper_pp)), key=upper_pp.__getitem__)
     gate_pp = upper_pp[best] - base_pp
@@ -81,7 +82,7 @@ def gate(
 def floor_pp(total_rows: int, base_ratio: float, num_arms: int, *, alpha: float = ALPHA) -> float:
     """What a constant guesser with this base rate reads on this many rows: the price of too few rows."""
     z = bonferroni_z(alpha, num_arms)
-    return _upper_pp(round(base_ratio * total_rows), total_rows, z, 1.0) - 100 * base_ratio
+    return _upper_pp(round(base_ratio * total_rows), total_rows, z, 1.0) - ratio_to_pp(base_ratio, "base_ratio")
 
 
 def gate_report(cases: Sequence[GateCounts], *, alpha: float = ALPHA, ceiling_pp: float = CEILING_PP) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def parse_case(case: object, index: int) -> GateCounts:
 
 
 def _upper_pp(correct: float, total: float, z: float, design_effect: float) -> float:
-    return 100 * wilson_upper(correct / design_effect, total / design_effect, z)
+    return ratio_to_pp(wilson_upper(correct / design_effect, total / design_effect, z))
 
 
 def _count(case: Mapping[str, Any], index: int, field: str, low: int, high: int | None) -> int:
