@@ -11,7 +11,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from auditor.channels import ACCUMULATED_HISTORY, FAMILIES, FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
+from auditor.channels import (
+    ACCUMULATED_HISTORY,
+    ACTIVE_PERTURBATION,
+    FAMILIES,
+    FORWARD_ONLY,
+    GRADIENT_ONLY,
+    JOINT,
+    RESPONSE_SIDE,
+    TIMING_METADATA,
+)
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
 from auditor.words import NO_CONTROL, UNCALIBRATED
 
@@ -66,10 +75,23 @@ _RETURNED = (
     'Returned rows name tokens: set stack.kind = "gram" with bottleneck, clip_noise and rotation in frame.mechanisms; '
     "what a stack of real layers returns is read with the public model. Noise added on return hides nothing."
 )
+_TRAFFIC = (
+    "Sizes or times of messages tell about the text: send frames of one size without row lengths, and pad the time of "
+    "a step, or batch steps of several texts."
+)
+_REACTION = (
+    "Real rows react to a change of what is returned: raise gradient.noise_multiplier or lower the clip, and let decoys "
+    'bear loss (gradient.policy = "replay").'
+)
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
     ("partition_auc", GRADIENT_ONLY): (_GRADIENT_NORMS,),
     ("partition_auc", FORWARD_ONLY): (_FORWARD_NORMS,),
+    ("real_rows_property_auc", TIMING_METADATA): (_TRAFFIC,),
+    ("document_length_property_auc", TIMING_METADATA): (_TRAFFIC,),
+    ("token_rarity_property_auc", TIMING_METADATA): (_TRAFFIC,),
+    ("reaction_partition_auc", ACTIVE_PERTURBATION): (_REACTION,),
+    ("active_token_top1_effect", ACTIVE_PERTURBATION): (_REACTION,),
 }
 _BY_ATTACK = {"sign_pattern": (_PATTERNS,), "gram_pattern": (_PATTERNS,), "norm_product": (_PRODUCTS,)}
 _TOKENS = {

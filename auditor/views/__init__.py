@@ -10,5 +10,8 @@ key (labels of select and test, documents) stays with the scorer.
     linkage   forward rows of all frames in order, without any label   (accumulated_history)
     trajectory   changes of the node's weights and moments         (stateful_remote_state)
     membership   candidates and the node's first and last weights  (membership_property)
+    timeline  when and how large messages were, of every step          (timing_metadata)
+    metadata  the same with a private property of train steps          (timing_metadata)
+    reaction  gradients along what an active tap added                 (active_perturbation)
     response  returned rows with the texts of train documents          (response_side)
 """

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from auditor.cli import app
 from splitwire.bundles import BundleWriter, WireRecord
+from splitwire.errors import SettingsError
 from splitwire.frames import encode_frame
 from splitwire.sealing import load_signing_key
 from splitwire.v1 import channels_pb2, stack_pb2
@@ -45,6 +46,28 @@ def test_keygen_names_what_each_file_is_for(tmp_path: Path) -> None:
     for name in ("audit.pub", "audit.key", "tln-recorder.key", "tap-recorder.key", "trust.json"):
         assert str(tmp_path / "keys" / name) in output
         assert (tmp_path / "keys" / name).exists()
+
+
+def test_a_bundle_of_an_active_tap_says_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    perturb = {"mode": "sign", "amplitude": 0.5, "every": 2, "seed": 7, "hops": ["return"]}
+    header = stack_pb2.FrameHeader(hop=channels_pb2.HOP_FORWARD, step=1, dtype=stack_pb2.WIRE_DTYPE_FP32)
+    with BundleWriter(tmp_path / "b", recorder="active-tap", settings={"perturb": perturb}) as writer:
+        for message in encode_frame(header, torch.zeros(1, 2, 4)):
+            writer.write(WireRecord(channels_pb2.HOP_FORWARD, "request", SESSION, message, 1, 2, "ExchangeRequest"))
+    for command in ("inspect", "verify"):
+        output = invoke(command, tmp_path / "b").output
+        assert "ACTIVE tap" in output
+        assert "mode sign on return, amplitude 0.5, every 2, seed 7" in output
+
+
+def test_the_tap_is_passive_unless_it_is_told_how_to_be_active() -> None:
+    where = ("tap", "--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:1", "--out", "x", "--print-settings")
+    assert 'perturb.mode = "none"' in invoke(*where).output
+    active = invoke(*where, "--perturb", "direction", "--perturb-amplitude", "0.5", "--perturb-seed", "3").output
+    for line in ('perturb.mode = "direction"', "perturb.amplitude = 0.5", "perturb.seed = 3", "perturb.every = 2"):
+        assert line in active
+    with pytest.raises(SettingsError, match=r"perturb\.amplitude"):
+        invoke(*where, "--perturb", "sign", "--perturb-amplitude", "-1")
 
 
 def test_verify_names_the_pinned_signer(bundle: Path, keys: Path) -> None:
