@@ -80,8 +80,8 @@ _TRAFFIC = (
     "a step, or batch steps of several texts."
 )
 _REACTION = (
-    "Real rows react to a change of what is returned: raise gradient.noise_multiplier or lower the clip, and let decoys "
-    'bear loss (gradient.policy = "replay").'
+    "Real rows react to a change of what is returned: raise gradient.noise_multiplier or lower the clip, and let "
+    'decoys bear loss (gradient.policy = "replay").'
 )
 _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
