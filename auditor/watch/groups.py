@@ -73,7 +73,7 @@ class Joiner:
         self._splits: dict[str, int] = {}
 
     def control(self, record: WireRecord) -> None:
-        """Learns the stack of a session that opens."""
+        """Learns the stack of a session that opens. DecodeError when the message is not of the contract."""
         if record.kind == "OpenSessionRequest" and record.session_hash:
             self._kinds[record.session_hash] = stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
 

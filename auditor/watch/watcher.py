@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from auditor.statistics.gate import GateReading
 from auditor.watch.actions import Actions, Report
 from auditor.watch.base import Detector, Reading
@@ -130,7 +132,10 @@ class Watcher:
 
     def _take(self, record: WireRecord) -> None:
         if record.hop == channels_pb2.HOP_CONTROL:
-            self._joiner.control(record)
+            try:
+                self._joiner.control(record)
+            except DecodeError:
+                self._num_problems += 1
             return
         if record.hop not in _WATCHED_HOPS:
             return
@@ -155,7 +160,12 @@ class Watcher:
     def _skip(self, record: WireRecord) -> None:
         if record.kind != "ExchangeRequest":
             return
-        if stack_pb2.ExchangeRequest.FromString(record.message).frame.HasField("header"):
+        try:
+            begins = stack_pb2.ExchangeRequest.FromString(record.message).frame.HasField("header")
+        except DecodeError:
+            self._num_problems += 1
+            return
+        if begins:
             self._num_skipped += 1
             self.metrics.skipped.inc()
 

@@ -16,7 +16,9 @@ from auditor.watch import Watcher, WatchSettings
 from auditor.watch.groups import _MAX_WAITING_STEPS
 from auditor.watch.settings import ActionSettings
 from auditor.watch.view import line, screen, shown
+from splitwire.bundles import WireRecord
 from splitwire.errors import BundleError, SettingsError
+from splitwire.v1 import channels_pb2
 
 from .conftest import SESSION, Growing, catch_up
 
@@ -107,6 +109,23 @@ def test_truth_of_other_bytes_is_not_used(record: Record, watch: Watch) -> None:
     assert catch_up(watcher) == set()
     assert watcher.state().num_unmatched == 60
     assert "60 frames without truth" in line(watcher.state())
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 28])
+def test_messages_that_are_not_of_the_contract_are_counted(record: Record, watch: Watch, limit: int) -> None:
+    """While it keeps up and while it skips."""
+    recording = record()
+    for hop, kind in (
+        (channels_pb2.HOP_CONTROL, "OpenSessionRequest"),
+        (channels_pb2.HOP_FORWARD, "ExchangeRequest"),
+    ):
+        recording.writer.write(WireRecord(hop, "request", SESSION, b"\xff\xff", 1, 1, kind))
+    recording.writer.flush()
+    recording.steps(2)
+    watcher = watch(recording, max_backlog_bytes=limit)
+    catch_up(watcher)
+    assert watcher.state().num_problems == 2
+    assert "2 messages against the contract" in line(watcher.state())
 
 
 def test_steps_that_wait_for_their_gradient_are_bounded(record: Record, watch: Watch) -> None:
