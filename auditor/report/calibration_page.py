@@ -19,16 +19,19 @@ def render_calibration(tree: Mapping[str, Any]) -> str:
     settings = tree["plan"]["settings"]["calibration"]
 
     def groups(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-        metrics = dict.fromkeys(ladder["metric"] for ladder in entry["ladders"])
-        return [_group(name, entry["ladders"], settings["power_ratio"]) for name in metrics]
+        pairs = dict.fromkeys((ladder["metric"], ladder["amplitude_ratio"]) for ladder in entry["ladders"])
+        return [_group(*pair, entry["ladders"], settings["power_ratio"]) for pair in pairs]
 
     template = environment().get_template("calibration.html.j2")
     return template.render(tree=tree, settings=settings, groups=groups, mean=_mean, show=show, dose=show_limit)
 
 
-def _group(metric: str, ladders: Sequence[Mapping[str, Any]], power_ratio: float) -> dict[str, Any]:
-    mine = [ladder for ladder in ladders if ladder["metric"] == metric]
-    return {"metric": metric, "ladders": mine, "plot": dose_plot(mine, power_ratio)}
+def _group(
+    metric: str, amplitude_ratio: float, ladders: Sequence[Mapping[str, Any]], power_ratio: float
+) -> dict[str, Any]:
+    """The modes of one metric at one amplitude, in one plot."""
+    mine = [ladder for ladder in ladders if (ladder["metric"], ladder["amplitude_ratio"]) == (metric, amplitude_ratio)]
+    return {"metric": metric, "amplitude": amplitude_ratio, "ladders": mine, "plot": dose_plot(mine, power_ratio)}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,6 +1,6 @@
 """The plot of a dose ladder: how often a leak was found over the share of the carriers that had it, on a log scale.
 
-No dose stands apart, left of the axis' break. One line a mode and amplitude, each rung with its exact interval.
+No dose stands apart, left of the axis' break. One line a mode, each rung with its exact interval.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KINDS = ("first", "second")
 
 
 def dose_plot(ladders: Sequence[Mapping[str, Any]], power_ratio: float) -> str:
-    """Detection shares of ladders of one metric; every ladder is a tree of a Ladder with the same coverages."""
+    """Detection shares of the modes of one metric at one amplitude, each the tree of a Ladder with these coverages."""
     doses = [rung["coverage_ratio"] for rung in ladders[0]["rungs"] if rung["coverage_ratio"] > 0]
     low, high = math.log10(min(doses)), math.log10(max(doses))
     parts = [*_frame(doses, low, high, power_ratio)]
