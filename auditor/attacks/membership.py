@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from auditor.public_model import PublicModel
 from auditor.views.base import FloatArray
 from auditor.views.membership import MembershipView, State
 from splitwire.backbone import MiddleModel
+from splitwire.errors import BundleError
 from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
 
@@ -112,8 +114,9 @@ def _learned(measures: Measures, columns: tuple[int, ...]) -> FloatArray:
 @torch.no_grad()
 def _measure_texts(view: MembershipView, model: PublicModel, progress: Progress) -> FloatArray:
     """Loss after (negative), drop, largest drop of a token, of every text [F, 3]."""
-    first, last = (_with_weights(model.middle, state, view.facts) for state in (view.start, view.end))
-    rows = np.zeros((len(view.texts), 3))
+    with _fitting():
+        first, last = (_with_weights(model.middle, state, view.facts) for state in (view.start, view.end))
+    rows = np.zeros((len(view.texts), 3), dtype=np.float64)
     for done, numbers in enumerate(_batches(view.texts)):
         progress("candidates", done * _BATCH_TEXTS, len(view.texts))
         ids_BT = torch.from_numpy(np.stack([view.texts[n] for n in numbers]))
@@ -122,6 +125,17 @@ def _measure_texts(view: MembershipView, model: PublicModel, progress: Progress)
         drop_BT = before_BT - after_BT
         rows[numbers] = torch.stack([-after_BT.mean(1), drop_BT.mean(1), drop_BT.amax(1)], dim=1).double().numpy()
     return rows
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """BundleError where the untrusted node's tensors do not fit the stack that it names."""
+    try:
+        yield
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError):
+        raise BundleError(
+            "the snapshots do not fit the stack that their manifest names", remedy="snapshot again"
+        ) from None
 
 
 def _batches(texts: Any) -> Iterator[list[int]]:
@@ -165,7 +179,8 @@ def _is_transposed(middle: MiddleModel, name: str) -> bool:
 
 def _measure_frames(view: MembershipView, progress: Progress) -> FloatArray:
     """Measures of every frame [F, 9]: five of the surrogate's reaction, four of the frame itself."""
-    first, last = _network(view, view.start), _network(view, view.end)
+    with _fitting():
+        first, last = _network(view, view.start), _network(view, view.end)
     way = torch.cat([(b - a).flatten() for a, b in zip(first.parameters(), last.parameters(), strict=True)]).detach()
     rows = np.zeros((len(view.frames), 9))
     for number, frame in enumerate(view.frames):

@@ -108,10 +108,7 @@ def _snapshots(material: Material) -> SnapshotBundle:
     """The session's snapshots; two of them at least."""
     usable = [bundle for bundle in snapshot_bundles(material) if len(bundle.entries) > 1]
     if not usable:
-        raise NotMeasurableError(
-            "no snapshots of the untrusted node's state: run `ucn serve --snapshot-every N --snapshot-folder DIR` and "
-            "give the session's folder as a further bundle"
-        )
+        raise NotMeasurableError("there is one snapshot only: lower --snapshot-every or train for more steps")
     return max(usable, key=lambda bundle: bundle.entries[-1].optimizer_step)
 
 

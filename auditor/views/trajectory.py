@@ -27,6 +27,7 @@ from auditor.splits import SELECT, TEST, TRAIN
 from auditor.views.base import FloatArray, NotMeasurableError
 from auditor.views.units import UnitKey
 from splitwire.bundles import SnapshotBundle
+from splitwire.errors import BundleError
 
 FEWEST_INTERVALS = 8
 _SKETCH_COLUMNS = 32
@@ -65,7 +66,7 @@ class TrajectoryView:
         generator = np.random.default_rng([seed, 3])
 
         def noise(values: FloatArray) -> FloatArray:
-            return generator.standard_normal(values.shape) * values.std(0) + values.mean(0)
+            return np.asarray(generator.standard_normal(values.shape) * values.std(0) + values.mean(0))
 
         weights, gradient, squared = noise(self.weights), noise(self.gradient), np.abs(noise(self.squared))
         return replace(self, weights=weights, gradient=gradient, squared=squared)
@@ -93,21 +94,24 @@ class Trajectory:
 
 
 def snapshot_bundles(material: Material) -> list[SnapshotBundle]:
-    """The snapshot bundles among the evidence."""
-    return [source for source in material.sources if isinstance(source, SnapshotBundle)]
-
-
-def read_trajectory(material: Material, family: str, plan: Plan, progress: Progress) -> Trajectory:
-    """Every interval of every snapshotted session, without answers."""
-    bundles = snapshot_bundles(material)
-    if not bundles:
+    """The complete snapshot bundles among the evidence. NotMeasurableError when there are none."""
+    given = [source for source in material.sources if isinstance(source, SnapshotBundle)]
+    complete = [bundle for bundle in given if bundle.is_complete]
+    if not given:
         raise NotMeasurableError(
             "no snapshots of the untrusted node's state: run `ucn serve --snapshot-every N --snapshot-folder DIR` and "
             "give the session's folder as a further bundle"
         )
+    if not complete:
+        raise NotMeasurableError("the snapshots are incomplete: end the session, so that its manifest is written")
+    return complete
+
+
+def read_trajectory(material: Material, family: str, plan: Plan, progress: Progress) -> Trajectory:
+    """Every interval of every snapshotted session, without answers."""
     parts, offset = [], 0
     intervals = np.full(len(material.capture.items), -1, dtype=np.int64)
-    for number, bundle in enumerate(bundles):
+    for number, bundle in enumerate(snapshot_bundles(material)):
         rows = list(_intervals(bundle, plan.split.seed, progress))
         parts += [(number, *row) for row in rows]
         _place(material.capture, bundle, offset, intervals)
@@ -213,6 +217,7 @@ def _intervals(
     for number, entry in enumerate(bundle.entries):
         progress("reading snapshots", number, len(bundle.entries))
         now = bundle.tensors(entry)
+        _check(now, before, bundle)
         if number:
             names = sorted(name.removeprefix(_PARAMETER) for name in now if name.startswith(_PARAMETER))
             sketch = sketch or _Sketch([now[_PARAMETER + name].size for name in names], seed)
@@ -222,6 +227,23 @@ def _intervals(
             squared = [_difference(now, before, _SECOND + name, beta2**count) for name in names]
             yield sketch.of(weights), sketch.of(gradient), sketch.of(squared), sketch.tensor
         before = now
+
+
+def _check(now: Mapping[str, FloatArray], before: Mapping[str, FloatArray], bundle: SnapshotBundle) -> None:
+    """BundleError for what the untrusted node cannot have trained: other tensors than before, or no numbers."""
+    shapes = [
+        {name: values.shape for name, values in one.items() if name.startswith(_PARAMETER)} for one in (before, now)
+    ]
+    same = not before or shapes[0] == shapes[1]
+    moments = {
+        name.partition(prefix)[2]: v for prefix in (_FIRST, _SECOND) for name, v in now.items() if prefix in name
+    }
+    fit = all(values.shape == shapes[1].get(_PARAMETER + name) for name, values in moments.items())
+    if not (same and fit and shapes[1] and all(np.isfinite(values).all() for values in now.values())):
+        raise BundleError(
+            f"the snapshots in {bundle.folder} hold other tensors from one to the next, or values that are not finite",
+            remedy="snapshot again; an untrusted node wrote them",
+        )
 
 
 def _difference(now: Mapping[str, FloatArray], before: Mapping[str, FloatArray], name: str, keep: float) -> FloatArray:

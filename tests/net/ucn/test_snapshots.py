@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from splitwire.backbone import identity
 from splitwire.bundles import open_snapshots, verify_bundle
 from splitwire.errors import SettingsError
 from splitwire.v1 import stack_pb2
 from splitwire.wire import session_hash
+from ucn.cli import app
 from ucn.settings import SnapshotSettings
 
 TRAIN = stack_pb2.COMPUTE_MODE_TRAIN
@@ -124,3 +126,11 @@ def test_half_a_setting_is_refused(start_server: Any, settings: SnapshotSettings
     """Before anything is served."""
     with pytest.raises(SettingsError, match="snapshots"):
         start_server(snapshots=settings)
+
+
+def test_the_command_line_says_how_often_and_where(tmp_path: Path) -> None:
+    """Its options are the settings of the file."""
+    arguments = ["serve", "--snapshot-every", "5", "--snapshot-folder", str(tmp_path / "s"), "--print-settings"]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    assert "every_steps = 5" in shown
+    assert str(tmp_path / "s") in shown

@@ -24,6 +24,7 @@ from auditor.splits import split_capture
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import document_properties, read_trajectory, trajectory_view
 from splitwire.bundles import SnapshotWriter
+from splitwire.errors import BundleError
 
 SESSION = "5e55107a5e55107a"
 SIZES = {"gain": 3, "weight": 400}
@@ -172,3 +173,19 @@ def test_few_snapshots_say_what_to_do(opened: Open) -> None:
     """Intervals are the unit; a handful tells nothing."""
     with pytest.raises(NotMeasurableError, match="lower --snapshot-every"):
         _score(opened(every=60))
+
+
+def test_snapshots_that_cannot_be_are_refused(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    """The untrusted node writes them: tensors that change their shape, and values that are no numbers."""
+    run = make_run(frames=20, gradient="none")
+    for number, odd in enumerate((np.ones(4, np.float32), np.full(3, np.nan, np.float32))):
+        folder = tmp_path / f"odd-{number}"
+        writer = SnapshotWriter(folder, session_hash=SESSION, every_steps=1, stack={}, optimizer={}, settings={})
+        for step in range(10):
+            values = odd if step == 9 else np.ones(3, np.float32)
+            writer.write({"parameter.gain": values}, optimizer_step=step, last_step=step)
+        writer.close()
+        material = _material([run.bundle, folder], run, tmp_path / f"work-{number}")
+        with pytest.raises(BundleError, match="not finite"):
+            _score(material)
+        material.capture.close()
