@@ -13,9 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,8 +32,6 @@ from tln.gradient_policy import GradientSettings, build_gradient_policy
 from tln.recording import RecordSettings
 
 _LOSS = "protected step"
-_SETTLE_SECONDS = 1.5
-"""The recorder hands its messages to the operating system once a second."""
 
 
 def rows(folder: Path, model: ModelSettings, *, rounds: int) -> Iterator[Row]:
@@ -48,7 +43,7 @@ def rows(folder: Path, model: ModelSettings, *, rounds: int) -> Iterator[Row]:
     )
     with running_gram(folder, model) as nodes, _tapped(folder, nodes) as tapped, _training(folder, tapped) as connected:
         step = training_step(connected, LOSSES[_LOSS])
-        with _watching(settings) as watching:
+        with _watching(folder, settings) as watching:
             calls = [_with(watching, signal.SIGCONT, step), _with(watching, signal.SIGSTOP, step)]
             watched, alone = in_turns(calls, rounds=rounds, device=model.device)
     yield Row(
@@ -110,23 +105,23 @@ def _training(folder: Path, nodes: Nodes) -> Iterator[Connected]:
 
 
 @contextmanager
-def _watching(settings: WatchSettings) -> Iterator[subprocess.Popen[bytes]]:
-    command = [str(Path(sys.executable).parent / "auditor"), "watch", str(settings.bundle)]
-    command += ["--truth", str(settings.truth), "--key", str(settings.key), "--set", "metrics.listen=''"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+def _watching(folder: Path, settings: WatchSettings) -> Iterator[int]:
+    """A watch beside the run, ready; its process id."""
+    port = free_port()
+    command = ["auditor", "watch", str(settings.bundle), "--truth", str(settings.truth), "--key", str(settings.key)]
+    with Processes(folder) as processes:
+        pid = processes.start("watch", [*command, "--metrics-listen", f"127.0.0.1:{port}"], port)
         try:
-            time.sleep(2 * _SETTLE_SECONDS)  # it loads torch: no part of a step
-            yield process
+            yield pid
         finally:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
+            os.kill(pid, signal.SIGCONT)
 
 
-def _with(process: subprocess.Popen[bytes], state: signal.Signals, step: Callable[[], object]) -> Callable[[], object]:
+def _with(pid: int, state: signal.Signals, step: Callable[[], object]) -> Callable[[], object]:
     """The step while the watch is in that state."""
 
     def call() -> None:
-        os.kill(process.pid, state)
+        os.kill(pid, state)
         step()
 
     return call
