@@ -18,7 +18,9 @@ from auditor.channels import (
     FORWARD_ONLY,
     GRADIENT_ONLY,
     JOINT,
+    MEMBERSHIP_PROPERTY,
     RESPONSE_SIDE,
+    STATEFUL_REMOTE_STATE,
     TIMING_METADATA,
 )
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
@@ -52,6 +54,14 @@ _PRODUCTS = (
 _FORWARD_TOKENS = (
     "Forward rows name tokens: put bottleneck, clip_noise and rotation into frame.mechanisms, and raise "
     "frame.clip_noise.noise_multiplier or lower frame.bottleneck.width."
+)
+_STATE = (
+    "The node's own weights tell what trained: put more documents into a step (train.frames_per_step), and raise "
+    "noise_multiplier of gradient; its clip and noise bound what one document changes."
+)
+_MEMBERS = (
+    "The node's own weights tell who took part: train for fewer epochs, on adapters or the gram stack rather than all "
+    "weights, and clip and noise the gradient (gradient.policy)."
 )
 _EVERY_FAMILY = (
     "A pass needs every family that the bundles show an attacker. Put them into families and scope of the plan "
@@ -87,6 +97,10 @@ _CLOSED = {
     ("exact_support_frames", GRADIENT_ONLY): (_SUPPORT,),
     ("partition_auc", GRADIENT_ONLY): (_GRADIENT_NORMS,),
     ("partition_auc", FORWARD_ONLY): (_FORWARD_NORMS,),
+    ("rare_tokens_property_auc", STATEFUL_REMOTE_STATE): (_STATE,),
+    ("length_property_auc", STATEFUL_REMOTE_STATE): (_STATE,),
+    ("membership_auc", MEMBERSHIP_PROPERTY): (_MEMBERS,),
+    ("membership_tpr_at_1_percent_fpr", MEMBERSHIP_PROPERTY): (_MEMBERS,),
     ("real_rows_property_auc", TIMING_METADATA): (_TRAFFIC,),
     ("document_length_property_auc", TIMING_METADATA): (_TRAFFIC,),
     ("token_rarity_property_auc", TIMING_METADATA): (_TRAFFIC,),
