@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
-from auditor.words import LEFT_OUT, NO_ATTACK, OUT_OF_SCOPE, UNDERPOWERED, leak_sentence, show
+from auditor.words import LEFT_OUT, OUT_OF_SCOPE, UNDERPOWERED, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
@@ -155,6 +154,4 @@ def _unmeasured(
 
 
 def _unmeasured_text(name: str) -> str:
-    can = any(name in attack.families for attack in ATTACKS.values())
-    why = LEFT_OUT if can else NO_ATTACK
-    return f"{name} was not measured: {why}; it needs {FAMILIES[name].needs}"
+    return f"{name} was not measured: {LEFT_OUT}; it needs {FAMILIES[name].needs}"

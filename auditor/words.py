@@ -12,7 +12,6 @@ from auditor.results import Check, Result, Unit
 DASH = "-"
 LEFT_OUT = "no attack of the plan does"
 OUT_OF_SCOPE = "the plan leaves it out of its scope"
-NO_ATTACK = "this version has no attack for it"
 UNDERPOWERED = "under-powered"
 UNCALIBRATED = "uncalibrated"
 NO_CONTROL = "no representation-matched control"

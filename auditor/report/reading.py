@@ -12,7 +12,7 @@ from typing import Any
 
 from auditor.channels import FAMILIES
 from auditor.report.advice import next_steps
-from auditor.words import LEFT_OUT, NO_ATTACK, OUT_OF_SCOPE, SHORT_FAMILIES, UNDERPOWERED, show
+from auditor.words import LEFT_OUT, OUT_OF_SCOPE, SHORT_FAMILIES, UNDERPOWERED, show
 
 Tree = Mapping[str, Any]
 _MAX_EVIDENCE_LINES = 6
@@ -138,13 +138,11 @@ def _not_measured(report: Tree, reasons: Sequence[Tree]) -> str:
     names = len({entry["subject"] for entry in entries} - ran)
     wanted = {*report["plan"]["settings"]["scope"], *report["observable"]}
     parts = [f"{names} of {len(wanted)} families."] if names else []
-    without = [_need(entry) for entry in entries if NO_ATTACK in entry["text"]]
     left_out = [_need(entry) for entry in entries if LEFT_OUT in entry["text"]]
     outside = [_seen(entry, report) for entry in entries if OUT_OF_SCOPE in entry["text"]]
     others = [f"{_title(entry['subject'])}: {entry['text']}" for entry in entries if "could not run" in entry["text"]]
     for title, lines in (
         ("The node can see, and the scope leaves out,", outside),
-        ("This version has no attack for", without),
         ("The plan leaves out", left_out),
         ("Not possible:", others),
     ):

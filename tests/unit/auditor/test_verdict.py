@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from auditor.attacks import ATTACKS
+from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Check, Control, NotMeasured, Reason, Result, State
 from auditor.verdict import control_blockers, decide, judge, power_blockers
@@ -93,8 +97,20 @@ def test_the_mark_of_a_plan_is_one_reason_however_many_checks_it_holds_back() ->
     assert [(reason.kind, reason.subject) for reason in reasons] == [("plan", "cheap")]
 
 
-def test_a_family_without_an_attack_in_this_version_is_told_from_one_that_the_plan_left_out() -> None:
+def test_a_family_that_no_attack_of_the_plan_measures_is_told_with_what_it_needs() -> None:
     plan = Plan(name="x", scope=("forward_only", "response_side"))
     texts = {reason.subject: reason.text for reason in decide(plan, [], [], [], {}).reasons}
     assert "no attack of the plan does" in texts["forward_only"]
-    assert "this version has no attack for it; it needs returned rows" in texts["response_side"]
+    assert "it needs returned rows" in texts["response_side"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_an_attack(name: str) -> None:
+    assert any(name in attack.families for attack in ATTACKS.values())
+
+
+def test_a_result_without_a_check_measures_nothing() -> None:
+    swept = dataclasses.replace(result("pass"), checks=())
+    verdict = decide(SCOPED, [swept], [], [], {})
+    assert verdict.state == "inconclusive"
+    assert [reason.kind for reason in verdict.reasons] == ["not_measured"]
