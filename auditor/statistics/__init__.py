@@ -11,6 +11,7 @@
     tpr        true positives at a fixed rate of false positives
     effects    the paired effect of an arm over the constant guesser
     meta       several runs by random effects: DerSimonian-Laird, Hartung-Knapp, prediction interval
+    sequential bounded means under looks at any time
     power      the minimum detectable effect, and how many more documents an open check needs
     needs      power before an audit: documents that each ceiling needs
     tradeoff   the published score of privacy and utility

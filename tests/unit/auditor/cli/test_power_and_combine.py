@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from auditor.cli import app
 from auditor.combine import combine_audits
+from auditor.report.files import _NEEDED
 from auditor.results import SCHEMA
 from auditor.statistics.meta import random_effects
 from splitwire.errors import SettingsError
@@ -29,15 +30,10 @@ def audit(folder: Path, name: str, value: float, half: float = 0.3, **changes: A
         "state": "pass",
     }
     gate = check | {"metric": "token_top1_gate", "lower": None}
-    report = {
+    report = dict.fromkeys(_NEEDED) | {
         "schema": SCHEMA,
-        "verdict": {},
         "plan": {"hash": "a", "settings": {"statistics": {"alpha": 0.05}}},
-        "captured": {},
         "results": [{"attack": "latent_probe", "family": "forward_only", "checks": [check | changes, gate]}],
-        "not_measured": [],
-        "bundles": [],
-        "notes": [],
     }
     file = folder / f"{name}.json"
     file.write_text(json.dumps(report))
