@@ -13,6 +13,8 @@ import pytest
 from auditor.audit import run_audit
 from auditor.channels import MEMBERSHIP_PROPERTY, STATEFUL_REMOTE_STATE
 from auditor.plan import Plan, StatisticsSettings
+from auditor.report import write_report
+from auditor.runlog import RunLog
 from splitwire.bundles import read_truth
 from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
@@ -114,5 +116,6 @@ def test_snapshots_of_a_run_are_audited(
     if stack == "full":
         assert canaries["found"]
         assert min(planted["value"], area["value"]) > 0.8
+        write_report(audit, tmp_path / "report", RunLog().tree())
         without = run_audit([tmp_path / "bundle"], key=key, plan=PLAN)
         assert {"--snapshot-every" in entry["reason"] for entry in without["not_measured"]} == {True}
