@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from auditor.attacks.alignment import by_gram, procrustes
 from auditor.attacks.repeats import RepeatProbe
+from auditor.calibration.base import Dose
+from auditor.calibration.history import HistoryInstrument
 from auditor.capture import read_capture
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.material import Material
@@ -110,16 +112,25 @@ def _rotation(generator: np.random.Generator) -> Floats:
 
 
 @pytest.fixture
-def score(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """score(gauge=..., noise=...) -> the result of the attack on such a history."""
+def material(tmp_path: Path) -> Callable[..., Material]:
+    """material(gauge=..., noise=...) -> what an audit of such a history works on."""
 
-    def run(**changes: Any) -> dict[str, Any]:
+    def make(**changes: Any) -> Material:
         wire, folder = Wire(Recipe(**changes)), tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         capture = read_capture([wire], [wire], compute_modes=["train"], folder=folder)
-        material = Material(capture, split_capture(capture, PLAN.split), [wire], [wire])
-        result: dict[str, Any] = plain(score_history(RepeatProbe(), material, ACCUMULATED_HISTORY, PLAN, silent))
-        return result
+        return Material(capture, split_capture(capture, PLAN.split), [wire], [wire])
+
+    return make
+
+
+@pytest.fixture
+def score(material: Callable[..., Material]) -> Callable[..., dict[str, Any]]:
+    """score(gauge=..., noise=...) -> the result of the attack on such a history."""
+
+    def run(**changes: Any) -> dict[str, Any]:
+        result = score_history(RepeatProbe(), material(**changes), ACCUMULATED_HISTORY, PLAN, silent)
+        return dict(plain(result))
 
     return run
 
@@ -197,3 +208,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def test_the_instrument_reads_the_same_without_a_dose_and_at_a_dose_of_zero(
+    material: Callable[..., Material],
+) -> None:
+    """Number for number, and a full dose of token codes is found."""
+    instrument = HistoryInstrument(RepeatProbe(), material(epochs=2, noise=9.0), ACCUMULATED_HISTORY, PLAN)
+    undosed = instrument.read(None, 1)
+    assert instrument.read(Dose(0.0, 1.0, "coordinate"), 1) == undosed
+    assert not undosed[1].detected
+    assert instrument.read(Dose(1.0, 1.0, "coordinate"), 1)[1].detected
