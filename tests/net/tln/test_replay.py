@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from typer.testing import CliRunner, Result
 
+from auditor.evidence import open_evidence
+from auditor.opening import opened_material
+from auditor.plan import Plan
 from auditor.tap import Tap, TapSettings
+from auditor.ungauged import opened_ungauged
 from splitwire.errors import BundleError, SealError, SettingsError
 from splitwire.sealing import load_sealing_public_key, seal, write_audit_keys
 from splitwire.settings import build
@@ -282,3 +287,23 @@ def test_a_bundle_that_was_cut_off_is_told(run: Callable[..., Run]) -> None:
     result = _replay(done.bundle, "--key", done.keys / "audit.key")
     assert result.exit_code == 4
     assert "wire.mcap was changed since the recorder closed the bundle" in result.stderr
+
+
+def test_the_auditor_reads_what_a_replay_wrote(run: Callable[..., Run], tmp_path: Path) -> None:
+    """Rows, labels and gradients join without a fault, and are those of the files."""
+    made = run(GAUGED)
+    key = made.keys / "audit.key"
+    replay(made.bundle, key=key, out=tmp_path / "ungauged")
+    evidence = open_evidence([made.bundle], key=key, ungauged=tmp_path / "ungauged")
+    with opened_material(evidence, Plan(), lambda *_: None) as opened:
+        assert opened.material.ungauged is not None
+        with opened_ungauged(opened.material.ungauged, opened.material, Plan()) as (capture, _):
+            assert capture.problems == []
+            assert len(capture.items) == len(opened.material.capture.items) > STEPS
+            assert (capture.items.gradient_first >= 0).sum() == (
+                opened.material.capture.items.gradient_first >= 0
+            ).sum()
+            assert sorted(capture.rows.label) == sorted(opened.material.capture.rows.label)
+            first = sorted((tmp_path / "ungauged").glob("*/*-forward.safetensors"))[0]
+            rows = safetensors.torch.load_file(first)["rows"][0]
+            torch.testing.assert_close(torch.from_numpy(capture.forward.gather(np.arange(len(rows)))), rows)
