@@ -11,6 +11,7 @@ Nothing is trained and nothing is random. Shapes: N rows, K features, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,7 +63,9 @@ def fit_classes(rows_NK: torch.Tensor, class_N: torch.Tensor, num_classes: int, 
     scatter_K = (whiten_KK.T @ between_KK @ whiten_KK).diagonal()
     scatter_K = scatter_K.mean().expand_as(scatter_K) if spherical else scatter_K
     effective = num_rows - float((count_C**2).sum()) / num_rows
-    spread_K = (scatter_K - (num_classes - 1)).clamp_min(0) / max(effective, 1.0) + _SMALLEST_SPREAD
+    edge = _noise_edge(rows.shape[1], num_classes, num_rows, spherical=spherical)
+    excess_K = torch.where(scatter_K > edge, scatter_K - (num_classes - 1), 0.0)
+    spread_K = excess_K / max(effective, 1.0) + _SMALLEST_SPREAD
     known_CK = count_C[:, None] * spread_K + 1
     return ClassModel(
         centre_K.float(),
@@ -71,6 +74,20 @@ def fit_classes(rows_NK: torch.Tensor, class_N: torch.Tensor, num_classes: int, 
         (1 / (1 + spread_K / known_CK)).float(),
         count_C.clamp_min(1).log().float(),
     )
+
+
+def _noise_edge(num_features: int, num_classes: int, num_rows: int, *, spherical: bool) -> float:
+    """The largest scatter along a direction that classes without any difference are expected to show.
+
+    For whitened rows the edge of the spectrum of an F matrix (Wachter 1980), infinite where rows are too few to whiten.
+    """
+    between, within = max(1, num_classes - 1), num_rows - num_classes
+    if spherical:
+        return between * (1 + 3 * math.sqrt(2 / (between * num_features)))
+    if within <= num_features:
+        return math.inf
+    first, second = num_features / between, num_features / within
+    return between * ((1 + math.sqrt(first + second - first * second)) / (1 - second)) ** 2
 
 
 def _whitening(covariance_KK: torch.Tensor, *, spherical: bool) -> torch.Tensor:
