@@ -77,12 +77,14 @@ def _readings(score: TokenScore, plan: Plan) -> list[Reading]:
     return [
         Reading("token_top1_gate", "pp", ceiling, gate.gate_pp, None, finite(score.corrected.gate_pp), broken, broken),
         _paired_reading("token_top1_effect", score.effect, ceiling, upper),
-        _paired_reading("rare_token_top1_effect", score.rare, rare_ceiling, rare_upper(score)),
+        _paired_reading("rare_token_top1_effect", score.rare, rare_ceiling, rare_upper(score), score.rare_luck_pp),
     ]
 
 
-def _paired_reading(metric: str, effect: PairedEffect | None, ceiling: float, upper: float | None) -> Reading:
+def _paired_reading(
+    metric: str, effect: PairedEffect | None, ceiling: float, upper: float | None, luck_pp: float = 0.0
+) -> Reading:
     lower = None if effect is None else finite(effect.bounds.max_lower)
     value = None if effect is None else float(effect.bounds.estimate.max())
-    found, breaks = lower is not None and lower > 0, lower is not None and lower > ceiling
+    found, breaks = lower is not None and lower > luck_pp, lower is not None and lower > ceiling + luck_pp
     return Reading(metric, "pp", ceiling, value, lower, finite(upper), detected=found, breaks=breaks)

@@ -22,6 +22,7 @@ from auditor.statistics.clusters import correlation
 from auditor.statistics.effects import (
     PairedEffect,
     is_degenerate,
+    luck_ratio,
     most_frequent,
     paired_differences,
     paired_effect,
@@ -53,6 +54,8 @@ class TokenScore:
     effect: PairedEffect | None
     rare: PairedEffect | None
     rare_upper_pp: float | None
+    rare_luck_pp: float
+    """What the luckiest arm would read on rare tokens if its predictions told nothing about the rows."""
     num_scoreable: int
     num_documents: int
     num_train_tokens: int
@@ -88,6 +91,7 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
     effect = rare = rare_upper = None
     effect_counts: dict[str, int] = {}
     rare_counts: dict[str, int] = {}
+    rare_luck = 0.0
     if live and scoreable.any():
         place = (tokens[scoreable], frames[scoreable], documents[scoreable])
         effect = _effect(live, *place, np.ones(int(scoreable.sum()), bool), plan, alpha)
@@ -95,6 +99,7 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
         rare = _effect(live, *place, is_rare, plan, alpha)
         effect_counts = _effect_counts(live, place[0], np.ones(len(place[0]), bool), effect)
         rare_counts = _effect_counts(live, place[0], is_rare, rare)
+        rare_luck = 100 * max(luck_ratio(p[is_rare], place[0][is_rare]) for p in live)
         rare_upper = _exact_upper_pp([p[is_rare] for p in live], place[0][is_rare], place[2][is_rare], alpha)
     return TokenScore(
         tuple(arm.name for arm in arms),
@@ -105,6 +110,7 @@ def score_arms(arms: Sequence[ArmReading], view: TokenView, key: TokenKey, plan:
         effect,
         rare,
         rare_upper,
+        rare_luck,
         int(scoreable.sum()),
         len(np.unique(documents)),
         len(np.unique(view.train_tokens)),

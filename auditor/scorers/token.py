@@ -85,7 +85,7 @@ def token_result(
         checks=(
             _gate_check(score, twin, controls, plan),
             _effect_check(score, twin, controls, plan),
-            _rare_check(score, twin, controls, plan),
+            rare_check(score, twin, controls, plan),
         ),
         baseline={
             "train_constant_ratio": score.counts.baseline_correct / score.counts.total_rows,
@@ -154,8 +154,11 @@ def _effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Contro
     )
 
 
-def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
-    """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too."""
+def rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
+    """The paired effect on rare tokens, where a constant scores nothing: its exact bound counts too.
+
+    Where tokens are few, a guesser names rare ones by luck. That much is the floor, and no leak is told within it.
+    """
     ceiling = plan.ceilings.rare_token_pp
     # Without a single hit the bootstrap has no error to tell: the exact bound is then also what could have been found.
     detectable = _detectable(score.rare, plan)
@@ -174,6 +177,7 @@ def _rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control]
         blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
         twin=twin.rare,
         counts=score.rare_counts,
+        luck_pp=score.rare_luck_pp,
     )
 
 
@@ -193,10 +197,15 @@ def _paired_check(
     blockers: Sequence[Reason],
     twin: PairedEffect | None,
     counts: dict[str, int],
+    luck_pp: float = 0.0,
 ) -> Check:
-    """One paired effect in percentage points against its ceiling."""
+    """One paired effect in percentage points against its ceiling; a leak is what is above ceiling and luck together."""
     lower = None if effect is None else effect.bounds.max_lower
-    state, reasons = judge(ceiling=ceiling, lower=lower, upper=upper, blockers=blockers, twin=_twin_bounds(twin))
+    above = None if lower is None else lower - luck_pp
+    twin_above = tuple(None if bound is None else bound - luck_pp for bound in _twin_bounds(twin))
+    state, reasons = judge(
+        ceiling=ceiling, lower=above, upper=upper, blockers=blockers, twin=(twin_above[0], twin_above[1])
+    )
     return Check(
         metric=metric,
         unit="pp",
@@ -204,10 +213,10 @@ def _paired_check(
         value=None if effect is None else float(effect.bounds.estimate.max()),
         lower=finite(lower),
         upper=finite(upper),
-        floor=0.0,
+        floor=luck_pp,
         minimum_detectable=finite(detectable),
         state=state,
-        words=(_word(lower),),
+        words=(_word(above),),
         reasons=reasons,
         counts=counts,
     )

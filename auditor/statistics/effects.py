@@ -51,6 +51,19 @@ def rare_rows(tokens: IntArray) -> NDArray[np.bool_]:
     return np.asarray(counts[index.reshape(-1)] <= np.median(counts))
 
 
+def luck_ratio(predictions: IntArray, tokens: IntArray) -> float:
+    """Share of rows that predictions of the same frequencies would name if they knew nothing: sum of q_c p_c.
+
+    With few tokens a guesser names a rare one now and then; the constant guesser never does.
+    """
+    if not len(tokens):
+        return 0.0
+    values, index = np.unique(np.concatenate([predictions, tokens]), return_inverse=True)
+    guessed, actual = np.split(index.reshape(-1), [len(predictions)])
+    guesses, rows = np.bincount(guessed, minlength=len(values)), np.bincount(actual, minlength=len(values))
+    return float(guesses @ rows) / (len(predictions) * len(tokens))
+
+
 def paired_differences(predictions: IntArray, tokens: IntArray, constant: int) -> FloatArray:
     """+1 where only the arm is right, -1 where only the constant is, else 0 [rows]."""
     return np.asarray((predictions == tokens).astype(np.float64) - (tokens == constant))
