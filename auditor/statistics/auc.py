@@ -20,8 +20,9 @@ from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, mer
 
 MAX_CLUSTERS = 512
 _SMALLEST_SHARE = 0.25
-"""Of the standard error. A replicate that separates the classes has none, and would give an infinite t: at an AUC of
-.96 from 60 clusters the mean lower bound was .64 with a share of .001, and is .88; both cover as they should."""
+"""Of the standard error. A replicate that nearly separates the classes has hardly any, and gives a huge t. Measured
+on 1,000 draws of 20 documents of one score, alpha .05: at an AUC of .96 the mean lower bound is .75, and .19 with a
+share of .001; at .8 it covers in 97.7 %, and with a share of .5 in 93.1 %."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ def clustered_auc(
     if num_units < FEWEST_CLUSTERS:
         return Auc(value, None, None, None, float("inf"), num_clusters, num_positive, num_negative)
     error = float(_standard_errors(wins_CC, pairs_CC, np.ones((1, num_units)))[1][0])
+    if error <= 0:
+        lower, upper = _bounds_without_error(pairs_CC, value, alpha)
+        return Auc(value, error, lower, upper, 0.0, num_clusters, num_positive, num_negative)
     lower, upper, critical = _bootstrap_bounds(
         wins_CC, pairs_CC, value, error, alpha=alpha, repetitions=repetitions, generator=generator
     )
@@ -118,6 +122,18 @@ def _standard_errors(wins_CC: FloatArray, pairs_CC: FloatArray, weights_BC: Floa
         return auc_B, np.sqrt(scale * (weights_BC * influence_BC**2).sum(1))
 
 
+def _bounds_without_error(pairs_CC: FloatArray, value: float, alpha: float) -> tuple[float, float]:
+    """Bounds where no cluster moves the AUC. A perfect order has none of its pairs of different clusters the other way
+    round, and as many of them as share no cluster are independent: all n are in order with probability AUC^n at most.
+    """
+    has_positive, has_negative = pairs_CC.sum(1) > 0, pairs_CC.sum(0) > 0
+    independent = min(int(has_positive.sum()), int(has_negative.sum()), len(pairs_CC) // 2)
+    likeliest = float(alpha ** (1 / independent))
+    if value == 1:
+        return likeliest, 1.0
+    return (0.0, 1 - likeliest) if value == 0 else (value, value)
+
+
 def _bootstrap_bounds(
     wins_CC: FloatArray,
     pairs_CC: FloatArray,
@@ -129,8 +145,6 @@ def _bootstrap_bounds(
     generator: np.random.Generator,
 ) -> tuple[float, float, float]:
     """Lower and upper bound and the upper critical value, cut to [0, 1]."""
-    if error <= 0:
-        return value, value, 0.0
     auc_B, error_B = _standard_errors(wins_CC, pairs_CC, draw_weights(len(wins_CC), repetitions, generator))
     known = np.isfinite(auc_B) & np.isfinite(error_B)
     t_B = (auc_B[known] - value) / np.maximum(error_B[known], _SMALLEST_SHARE * error)
