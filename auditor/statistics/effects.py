@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.statistics.bootstrap import Bounds, studentised
+from auditor.statistics.binomial import clopper_pearson
+from auditor.statistics.bootstrap import FEWEST_CLUSTERS, Bounds, studentised
 from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, cluster_sums
 
 DEGENERATE_RATIO = 0.99
@@ -85,7 +86,19 @@ def paired_effect(
     numerators_KC = np.stack([100 * cluster_sums(row * weights, index, num_clusters) for row in differences_KR])
     denominators_KC = np.tile(cluster_sums(weights, index, num_clusters), (len(differences_KR), 1))
     bounds = studentised(numerators_KC, denominators_KC, alpha=alpha, repetitions=repetitions, generator=generator)
-    return PairedEffect(_within_range(bounds), len(frames), num_frames)
+    return PairedEffect(_within_range(_alike(bounds, alpha)), len(frames), num_frames)
+
+
+def _alike(bounds: Bounds, alpha: float) -> Bounds:
+    """Lower bounds where every cluster reads the same above zero, such as an arm that names every row.
+
+    A bootstrap sees no variation there and knows nothing. Exactly (Clopper-Pearson, over clusters and arms) a share of
+    clusters reads so, and the others read -100 pp at worst.
+    """
+    if bounds.lower is not None or bounds.num_clusters < FEWEST_CLUSTERS or bounds.estimate.max() <= 0:
+        return bounds
+    share = clopper_pearson(bounds.num_clusters, bounds.num_clusters, alpha / len(bounds.estimate))[0]
+    return replace(bounds, lower=share * bounds.estimate - 100 * (1 - share))
 
 
 def _within_range(bounds: Bounds) -> Bounds:

@@ -216,6 +216,17 @@ def test_the_paired_effect_is_the_mean_over_frames() -> None:
     assert found.num_frames == 2
 
 
+@pytest.mark.parametrize(
+    ("value", "documents", "lower"), [(1.0, 60, 200 * 0.025 ** (1 / 60) - 100), (1.0, 4, None), (0.0, 60, None)]
+)
+def test_an_arm_that_names_every_row_has_a_lower_bound(value: float, documents: int, lower: float | None) -> None:
+    """With two arms at least .025 ** (1/60) of documents are so."""
+    names, differences = np.arange(documents), np.full((2, documents), value)
+    bounds = effects.paired_effect(differences, names, names, alpha=0.05, repetitions=50, generator=draw(0)).bounds
+    assert bounds.max_upper is None
+    assert bounds.max_lower == (None if lower is None else pytest.approx(lower))
+
+
 def test_rare_rows_exclude_the_frequent_half() -> None:
     assert effects.rare_rows(np.array([1, 1, 1, 2, 2, 3])).tolist() == [False, False, False, True, True, True]
 
