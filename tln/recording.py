@@ -16,6 +16,7 @@ be written: the next frame then raises RecordingError instead of crossing unreco
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ class Recording:
         self.truth = truth
         self._recorder = recorder
         self._endings: list[Callable[[], None]] = []
+        self._has_session = False
 
     def attach(self, transport: Transport) -> None:
         """Records every message of the transport from now on."""
@@ -71,6 +73,7 @@ class Recording:
 
     def follow(self, crossing: Crossing) -> None:
         """Records the truth about every frame of the crossing, and stops the run when recording has failed."""
+        self._has_session = True
         crossing.forward_listeners.append(self._refuse_unrecorded)
         self._endings.append(lambda: crossing.forward_listeners.remove(self._refuse_unrecorded))
         if self.truth is not None:
@@ -85,12 +88,17 @@ class Recording:
             self._recorder.close()
 
     def abandon(self) -> None:
-        """Ends without completing: the bundle stays readable and says that it is incomplete."""
+        """Ends without completing: the bundle stays readable and says that it is incomplete.
+
+        Before a session is open no row has crossed; the folder then goes again, so that the run can be tried anew.
+        """
         self._detach()
         if self.truth is not None:
             self.truth.abandon()
         if self._recorder is not None:
             self._recorder.abandon()
+        if not self._has_session:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def raise_if_failed(self) -> None:
         """RecordingError when the bundle could not be written."""

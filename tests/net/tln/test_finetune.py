@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from splitwire.bundles import TRUTH_FILE, RecordedFrame, Truth, open_bundle, read_truth, verify_bundle
-from splitwire.errors import RecordingError, SettingsError, SplitwireError, StateError
+from splitwire.errors import RecordingError, SettingsError, SplitwireError, StateError, UnavailableError
 from splitwire.sealing import load_sealing_private_key, open_sealed, write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
@@ -315,6 +315,23 @@ def test_a_run_that_breaks_leaves_nothing_that_passes_for_whole(
         finetune(settings, Breaks(), lambda _: None)
     assert not verify_bundle(Path(settings.record.folder), audit_keys / "trust.json").is_complete
     assert not Path(settings.train.out).exists()
+
+
+@pytest.mark.parametrize("wire", [True, False])
+def test_a_node_that_is_not_there_leaves_no_folder_in_the_way(
+    settings_for: Callable[..., TlnSettings], wire: bool
+) -> None:
+    """No session was opened, so the same command can be given again once the node serves."""
+    settings = settings_for(LATENT, CLIPPED, {"record": {"wire": wire}})
+    if not wire:
+        settings = replace(settings, record=replace(settings.record, signing_key=""))
+    _prepare(settings)
+    nobody = replace(settings.connection, address="127.0.0.1:1", connect_timeout_seconds=0.5)
+    with pytest.raises(UnavailableError):
+        finetune(replace(settings, connection=nobody), NoProgress(), lambda _: None)
+    assert not Path(settings.record.folder).exists()
+    assert not Path(settings.train.out).exists()
+    finetune(settings, NoProgress(), lambda _: None)
 
 
 def test_a_folder_that_cannot_hold_the_results_is_refused_before_anything_crosses(
