@@ -207,7 +207,7 @@ def _jsonl(path: Path) -> Iterator[Document]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             raise SettingsError(f"{path} line {number} is not JSON", remedy="write one JSON object a line") from None
-        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or entry.get("id") in {None, ""}:
+        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not _is_id(entry.get("id")):
             raise SettingsError(f"{path} line {number} has no id and text", remedy='write {"id": "...", "text": "..."}')
         document = Document(str(entry["id"]), entry["text"])
         if not _is_unicode(document.id + document.text):
@@ -215,6 +215,10 @@ def _jsonl(path: Path) -> Iterator[Document]:
                 f"{path} line {number} holds half of a surrogate pair", remedy="write the whole pair, or leave it out"
             )
         yield document
+
+
+def _is_id(value: object) -> bool:
+    return value != "" and isinstance(value, str | int | float)
 
 
 def _is_unicode(text: str) -> bool:
@@ -227,6 +231,8 @@ def _is_unicode(text: str) -> bool:
 
 
 def _read(file: Path) -> str:
+    if file.exists() and not file.is_file():  # a pipe or a device may never end
+        raise SettingsError(f"text {file} is neither a file nor a folder", remedy="check corpus paths")
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_a_folder_is_one_document_a_file(tmp_path: Path) -> None:
     assert len(read_documents(tmp_path, max_documents=2)) == 2
 
 
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl"])
+def test_what_may_never_end_is_not_read(tmp_path: Path, name: str) -> None:
+    """A pipe, for instance; a device of zeros would fill the memory."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SettingsError, match="neither a file nor a folder"):
+        read_documents(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("x.jsonl", '{"id": "a", "text": "some"}\n{"id": "b", "text": " "}'), ("x.txt", "\n")]
 )
@@ -64,6 +73,8 @@ def test_json_lines_are_one_document_a_line(tmp_path: Path) -> None:
         ("x.jsonl", f'{{"id": "a", "text": "{MARKER}"}}\n' * 2, "same id"),
         ("x.jsonl", "", "no document"),
         ("x.jsonl", f'{{"id": "", "text": "{MARKER}"}}', "line 1 has no id"),
+        ("x.jsonl", f'{{"id": ["{MARKER}"], "text": "{MARKER}"}}', "line 1 has no id"),
+        ("x.jsonl", f'{{"id": {{}}, "text": "{MARKER}"}}', "line 1 has no id"),
         ("x.jsonl", f'{{"id": "a", "text": "{MARKER} \\ud800"}}', "line 1 holds half of a surrogate pair"),
         ("x.jsonl", f'{{"id": "a\\udfff", "text": "{MARKER}"}}', "line 1 holds half of a surrogate pair"),
         ("x.jsonl", "[" * 100_000, "line 1 is not JSON"),
