@@ -9,7 +9,8 @@ from splitwire.wire import LABEL_PATTERN
 
 _MAX_FRAMES = 1 << 16
 """Far more than one message can hold."""
-
+_MAX_RATE = 1e6
+"""Far beyond use; the untrusted node refuses more, when the session is open."""
 
 _COUNTS_AND_RATES = (
     "remote_learning_rate",
@@ -88,8 +89,15 @@ def check_train(settings: TrainSettings) -> None:
             f"train.frames_per_step is {settings.frames_per_step}",
             remedy=f"use at most {_MAX_FRAMES}; the untrusted node may allow fewer rows (limits.max_rows)",
         )
-    if settings.learning_rate <= 0:
-        raise SettingsError(f"train.learning_rate is {settings.learning_rate}", remedy="use a number above 0")
+    if not 0 < settings.learning_rate <= _MAX_RATE:
+        raise SettingsError(
+            f"train.learning_rate is {settings.learning_rate}", remedy="use a number above 0, such as 3e-4"
+        )
+    if settings.remote_learning_rate > _MAX_RATE:
+        raise SettingsError(
+            f"train.remote_learning_rate is {settings.remote_learning_rate}",
+            remedy="use a rate such as 3e-4, or 0 for train.learning_rate",
+        )
     for name in _COUNTS_AND_RATES:
         if getattr(settings, name) < 0:
             raise SettingsError(f"train.{name} is {getattr(settings, name)}", remedy="use 0 (off) or more")

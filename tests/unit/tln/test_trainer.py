@@ -89,6 +89,9 @@ def test_the_final_loss_is_that_of_the_last_tenth() -> None:
         (TrainSettings(out="x", steps=0), "steps is 0"),
         (TrainSettings(out="x", frames_per_step=0), "frames_per_step is 0"),
         (TrainSettings(out="x", learning_rate=0.0), "learning_rate is 0.0"),
+        (TrainSettings(out="x", learning_rate=1e30), r"learning_rate is 1e\+30"),
+        (TrainSettings(out="x", learning_rate=float("nan")), "learning_rate is nan"),
+        (TrainSettings(out="x", remote_learning_rate=1e7), "remote_learning_rate is 10000000"),
         (TrainSettings(out="x", warmup_steps=-1), "warmup_steps is -1"),
     ],
 )
