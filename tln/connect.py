@@ -242,7 +242,8 @@ def effective_settings(
     if settings.topology.kind != "single":
         defence["topology"] = {"kind": settings.topology.kind, "num_nodes": settings.topology.num_nodes}
     if policy is not None and settings.adversaries.is_on:
-        defence["adversaries"] = describe_adversaries(settings.adversaries)
+        num_steps = settings.train.public_steps + settings.train.steps
+        defence["adversaries"] = describe_adversaries(settings.adversaries, num_steps)
     if settings.keys.ratchet_steps:
         defence["keys"] = {"ratchet_steps": settings.keys.ratchet_steps}
     return {"settings": to_tree(settings), "settings_hash": settings_hash(settings), "defence": defence}

@@ -8,6 +8,20 @@ another network, and the audit measures it.
 from __future__ import annotations
 
 from tln.adversaries.panel import Adversaries, Pressure
-from tln.adversaries.settings import HEADS, AdversarySettings, check_adversaries, describe_adversaries
+from tln.adversaries.settings import (
+    HEADS,
+    UNFELT_WARNING,
+    AdversarySettings,
+    check_adversaries,
+    describe_adversaries,
+)
 
-__all__ = ["HEADS", "Adversaries", "AdversarySettings", "Pressure", "check_adversaries", "describe_adversaries"]
+__all__ = [
+    "HEADS",
+    "UNFELT_WARNING",
+    "Adversaries",
+    "AdversarySettings",
+    "Pressure",
+    "check_adversaries",
+    "describe_adversaries",
+]

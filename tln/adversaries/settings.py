@@ -10,6 +10,10 @@ from splitwire.errors import SettingsError
 
 HEADS = ("token", "property", "reconstruction")
 NO_CERTIFICATE = "estimate and penalty; no certificate"
+UNFELT_WARNING = (
+    "NO ADVERSARY ACTS: the run ends within adversaries.warmup_steps, so the encoder never feels the heads and MINE. "
+    "Lower the warm-up, or train for more steps."
+)
 
 _MAX_WIDTH = 1 << 14
 _MAX_UPDATES = 64
@@ -68,13 +72,17 @@ def check_adversaries(settings: AdversarySettings, mechanisms: tuple[str, ...]) 
         _refuse_idle(settings)
 
 
-def describe_adversaries(settings: AdversarySettings) -> dict[str, int | float | str | bool]:
-    """What is on, for the effective defence; empty when nothing is. Names what is no certificate."""
+def describe_adversaries(settings: AdversarySettings, num_steps: int) -> dict[str, int | float | str | bool]:
+    """What is on in a run of `num_steps`, for the effective defence; empty when nothing is.
+
+    Names what is no certificate, and in how many steps the encoder feels heads and MINE.
+    """
     described: dict[str, int | float | str | bool] = {}
     if settings.heads:
         described |= {"heads": ", ".join(sorted(settings.heads)), "strength": settings.strength}
     if settings.has_networks:
-        described |= {"updates": settings.updates, "warmup_steps": settings.warmup_steps}
+        felt = max(0, num_steps - settings.warmup_steps)
+        described |= {"updates": settings.updates, "warmup_steps": settings.warmup_steps, "steps_felt": felt}
     if settings.mine_weight > 0:
         described |= {"mine_weight": settings.mine_weight, "mine": NO_CERTIFICATE}
     if settings.gram_weight > 0:

@@ -61,6 +61,7 @@ def _train(settings: TlnSettings, resume: Resume) -> Report:
 
 def announce(defence: Mapping[str, Any]) -> None:
     """The effective defence, on stderr; an unsafe one loudly."""
+    from tln.adversaries import UNFELT_WARNING
     from tln.connect import NO_DEFENCE
     from tln.gradient_policy import OPEN_WARNING
     from tln.mechanisms.decoys import PUBLISHED_WARNING
@@ -72,6 +73,8 @@ def announce(defence: Mapping[str, Any]) -> None:
         typer.secho(PUBLISHED_WARNING, fg="red", bold=True, err=True)
     if not frame:
         typer.secho(NO_DEFENCE, fg="red", bold=True, err=True)
+    if defence.get("adversaries", {}).get("steps_felt") == 0:
+        typer.secho(UNFELT_WARNING, fg="red", bold=True, err=True)
     more = [(name, defence[name]) for name in ("adversaries", "keys") if name in defence]
     typer.echo("effective defence (no DP claim):", err=True)
     for name, values in [*frame.items(), ("gradient", gradient), *more]:

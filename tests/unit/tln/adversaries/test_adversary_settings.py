@@ -50,11 +50,19 @@ def test_without_a_private_encoder_there_is_nothing_to_train(changes: dict[str, 
 
 def test_the_effective_defence_names_what_is_on_and_what_is_no_certificate() -> None:
     """Nothing when off; MINE never without its caveat."""
-    assert describe_adversaries(AdversarySettings()) == {}
-    described = describe_adversaries(AdversarySettings(heads=("token", "property"), mine_weight=0.1))
+    assert describe_adversaries(AdversarySettings(), num_steps=300) == {}
+    described = describe_adversaries(AdversarySettings(heads=("token", "property"), mine_weight=0.1), num_steps=300)
     assert described["heads"] == "property, token"
     assert "no certificate" in str(described["mine"])
     assert "gram_weight" not in described
+
+
+@pytest.mark.parametrize(("num_steps", "felt"), [(100, 0), (200, 0), (201, 1)])
+def test_the_effective_defence_tells_in_how_many_steps_the_encoder_feels_them(num_steps: int, felt: int) -> None:
+    """None of a run that ends within the warm-up; what needs no warm-up is not counted."""
+    described = describe_adversaries(AdversarySettings(heads=("token",), warmup_steps=200), num_steps)
+    assert described["steps_felt"] == felt
+    assert "steps_felt" not in describe_adversaries(AdversarySettings(gram_weight=0.1), num_steps)
 
 
 def test_frequent_tokens_have_classes_and_the_others_share_one() -> None:
