@@ -116,7 +116,8 @@ def check_gradient(settings: GradientSettings) -> None:
     if settings.unsafe:
         raise SettingsError(
             f"gradient.unsafe is set and the policy is {settings.policy!r}",
-            remedy="remove gradient.unsafe, nothing needs it",
+            remedy="remove gradient.unsafe, or set gradient.policy = 'open'; with --preset one of the two may be the "
+            "preset's, and the other from the file",
         )
     if not (math.isfinite(settings.clip_multiple) and settings.clip_multiple >= 0):
         raise SettingsError(
