@@ -7,7 +7,8 @@ trusted node's own time, and a few bytes to its messages, where the property hol
 the negative control the same delay is added to steps drawn at random, and must not be found. A ladder of delays and
 sizes gives the detection limits.
 
-Without a bundle of the tap there are no times: sizes are read, and no check passes.
+Without a bundle of the tap, or without the answers in it, the trusted node's own times are not seen: sizes are read,
+and no check passes.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metad
 from auditor.views.timeline import timeline
 from auditor.views.units import UnitKey
 
-DELAY_COLUMN = "trusted_loss_us"
+DELAY_COLUMNS = ("trusted_loss_us", "trusted_before_us")
+"""The trusted node's own time, by choice: a session without BACKWARD has only what comes before FORWARD."""
 DELAY_SPREADS = 2.0
 """Delay of the control, in half-widths of the column (the distance from its median to its 84 % quantile)."""
 CONTROL_BYTES = 16.0
 _SPREAD_LADDER = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 _BYTE_LADDER = (1.0, 4.0, 16.0, 64.0, 256.0)
 _NO_TIMES = (
-    "times were not read: only the recorder inside the trusted node was there, which sees one side of a message. "
-    "Record with auditor tap as well"
+    "the trusted node's own times were not read: the recorder inside it sees one side of a message, and a bundle "
+    "without the answers shows no time of its own. Record whole sessions with auditor tap"
 )
 
 
@@ -68,13 +70,17 @@ class PropertyViews:
 
 
 def property_views(material: Material, family: str, plan: Plan) -> PropertyViews:
-    """The views of this evidence; NotMeasurableError where no property differs between steps."""
+    """The views of this evidence; NotMeasurableError where no property differs between steps.
+
+    Times count as read where the trusted node's own time is among the columns.
+    """
     lines = timeline(material.sources)
     steps = joined_steps(material.capture, material.splits, lines, plan.split)
     views = {name: metadata_view(lines, steps, positive, family) for name, positive in varying(steps)}
     if not views:
         raise NotMeasurableError("no property differs between the steps: give frames of more than one text")
-    return PropertyViews(views, lines.timed_steps > 0, steps.by_document)
+    is_timed = lines.timed_steps > 0 and all(delay_column(view) for view, _ in views.values())
+    return PropertyViews(views, is_timed, steps.by_document)
 
 
 def score_metadata(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
@@ -140,17 +146,23 @@ def read_steps(
     return best_reading(readings, key, plan, generator, alpha)
 
 
+def delay_column(view: MetadataView) -> str:
+    """The first delay column that the view has; empty where it has none."""
+    return next((name for name in DELAY_COLUMNS if name in view.names), "")
+
+
 def spread_us(view: MetadataView) -> float:
     """Half-width of the delay column: from its median to its 84 % quantile; 0 where it is not there."""
-    if DELAY_COLUMN not in view.names:
+    column = delay_column(view)
+    if not column:
         return 0.0
-    values = view.values[:, list(view.names).index(DELAY_COLUMN)]
+    values = view.values[:, list(view.names).index(column)]
     return float(np.nanquantile(values, 0.8413) - np.nanmedian(values))
 
 
 def delayed(view: MetadataView, where: Flags, microseconds: float) -> MetadataView:
     """A copy in which the trusted node takes longer in some steps [S]."""
-    return _added(view, DELAY_COLUMN, where, microseconds)
+    return _added(view, delay_column(view), where, microseconds)
 
 
 def enlarged(view: MetadataView, where: Flags, num_bytes: float) -> MetadataView:

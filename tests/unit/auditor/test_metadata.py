@@ -18,7 +18,7 @@ from auditor.views.timeline import timeline
 from splitwire.bundles import open_bundle, read_truth
 from splitwire.errors import BundleError
 
-from .tapped import Tapped, write_tapped
+from .tapped import HOPS, Tapped, write_tapped
 
 PLAN = Plan(
     name="timing",
@@ -73,6 +73,21 @@ def test_without_the_tap_there_are_no_times_and_no_pass(tmp_path: Path) -> None:
     for check in _checks(report).values():
         assert check["state"] == "inconclusive"
         assert "times were not read" in check["reasons"][0]["text"]
+
+
+def test_a_bundle_without_the_answers_shows_no_time_of_the_trusted_node_and_no_pass(tmp_path: Path) -> None:
+    requests = tuple(hop for hop in HOPS if hop[1] == "request")
+    report = _audit(tmp_path, Tapped(hops=requests, loss_delay=lambda _document, real: 120.0 * real))
+    for check in _checks(report).values():
+        assert check["state"] == "inconclusive"
+        assert "own times were not read" in check["reasons"][0]["text"]
+
+
+def test_without_training_the_delay_is_planted_before_the_forward_rows(tmp_path: Path) -> None:
+    (result,) = _audit(tmp_path, Tapped(hops=HOPS[:2]))["results"]
+    assert "trusted_loss_us" not in result["details"]["columns"]
+    assert sum("a delay" in control["what"] for control in result["controls"]) == len(result["checks"])
+    assert all(control["found"] for control in result["controls"])
 
 
 def test_times_are_those_between_the_messages_of_one_step(tmp_path: Path) -> None:
