@@ -39,7 +39,7 @@ DoseMode = Literal["coordinate", "invariant"]
 class SplitSettings:
     """Documents go to train, select or test by the order of a seeded hash of their id; test gets the rest."""
 
-    seed: int = 20260101
+    seed: Annotated[int, Field(ge=0)] = 20260101
     """Seed of the hash that orders documents."""
     train_ratio: Ratio = 0.5
     """Share of documents whose labels attacks are given."""
@@ -55,7 +55,7 @@ class StatisticsSettings:
     """Error level of every bound."""
     power_ratio: Ratio = 0.8
     """Power at which the minimum detectable effect is stated."""
-    repetitions: Count = 4000
+    repetitions: Annotated[int, Field(ge=1, le=100_000)] = 4000
     """Bootstrap repetitions."""
     min_documents: Count = 20
     """Fewest test documents with which a verdict can be a pass."""

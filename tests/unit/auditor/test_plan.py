@@ -51,6 +51,8 @@ def test_the_scope_of_the_default_plan_is_all_nine_families() -> None:
         ("partition = 'some'", "partition"),
         ("[split]\ntrain_ratio = 0.8\nselect_ratio = 0.2", "no document is left for test"),
         ("[split]\ntrain_ratio = 1.5", "train_ratio"),
+        ("[split]\nseed = -1", "split.seed"),
+        ("[statistics]\nrepetitions = 100_000_000_000", "statistics.repetitions"),
         ("[probe]\nepochs = 0", "epochs"),
         ("[probe]\nprobes = []", "probe.probes"),
         ("[probe", "not TOML"),
