@@ -227,6 +227,7 @@ class Plan:
         "perturbation_response",
         "trajectory",
         "membership",
+        "frame_matching",
     )
     """Attacks that run."""
     families: tuple[str, ...] = (

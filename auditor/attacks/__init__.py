@@ -13,6 +13,7 @@ An attack answers one question, and the question decides which view it is given 
     response    the same, from returned rows                (auditor/scorers/response.py)
     trajectory  a score an interval between snapshots       (auditor/scorers/trajectory.py)
     membership  a score a candidate document                (auditor/scorers/membership.py)
+    frame_membership   the same, from frames alone          (auditor/scorers/frame_membership.py)
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
     reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
 
@@ -28,6 +29,7 @@ from auditor.attacks.base import Attack
 from auditor.attacks.compromise_sweep import CompromiseSweep
 from auditor.attacks.cross_gram import CrossGram
 from auditor.attacks.deep_probe import DeepProbe
+from auditor.attacks.frame_matching import FrameMatching
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.gram_pattern import GramPattern
 from auditor.attacks.latent_matching import LatentMatching
@@ -69,6 +71,7 @@ ATTACKS: dict[str, Attack] = {
         PerturbationResponse(),
         TrajectoryProperty(),
         Membership(),
+        FrameMatching(),
     )
 }
 

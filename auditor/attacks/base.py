@@ -26,6 +26,7 @@ Question = Literal[
     "metadata",
     "reaction",
     "membership",
+    "frame_membership",
 ]
 
 

@@ -17,7 +17,7 @@ the score is what changed.
     frame        regression on norms and cosines of the frame itself: needs no weights
     all          both
 
-Shapes: C candidates, K measures, F frames or texts, R rows, D width, B texts of one batch, T positions, H hidden width.
+Shapes: C candidates, F frames or texts, R rows, D width, B texts of one batch, T positions, H hidden width.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from auditor.attacks.base import Assumes, Question, UnitScores
-from auditor.attacks.row_norm import fit_logistic
-from auditor.capture import Flags, Integers
+from auditor.attacks.measures import Measures, mean_by_owner
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.progress import Progress, silent
 from auditor.public_model import PublicModel
@@ -52,22 +50,6 @@ _TEXT_READINGS = {"loss_drop": (1,), "loss": (0,), "learned": (0, 1, 2)}
 _FRAME_READINGS = {"change": (0,), "surrogate": (0, 1, 2, 3, 4), "frame": (5, 6, 7, 8), "all": tuple(range(9))}
 
 
-@dataclass(frozen=True, eq=False)
-class Measures:
-    """What was measured of every candidate [C, K]; a larger value speaks for a member where one column is a score."""
-
-    values: FloatArray
-    readings: dict[str, tuple[int, ...]]
-    known: Integers
-    known_member: Flags
-
-    def planted(self, candidates: Integers, amplitude_ratio: float) -> Measures:
-        """A copy in which these candidates stand out by a share of the spread, in every measure."""
-        values = self.values.copy()
-        values[candidates] += amplitude_ratio * self.values.std(0)
-        return replace(self, values=values)
-
-
 class Membership:
     """Members by the snapshots' reaction to candidates."""
 
@@ -84,31 +66,13 @@ class Membership:
     def run(self, view: MembershipView, settings: Any, progress: Progress) -> list[UnitScores]:
         """Scores of all candidates [C] by each reading."""
         del settings
-        return self.read(self.measure(view, progress))
+        return self.measure(view, progress).scores()
 
     def measure(self, view: MembershipView, progress: Progress = silent) -> Measures:
         """The costly part: what the snapshots do to the candidates."""
         rows = _measure_texts(view, view.model, progress) if view.model is not None else _measure_frames(view, progress)
-        count = np.bincount(view.owner, minlength=view.num_candidates)[:, None]
-        values = np.stack([np.bincount(view.owner, column, minlength=view.num_candidates) for column in rows.T], axis=1)
         readings = _TEXT_READINGS if view.model is not None else _FRAME_READINGS
-        return Measures(values / count, readings, view.known, view.known_member)
-
-    def read(self, measures: Measures) -> list[UnitScores]:
-        """One score a reading."""
-        return [
-            UnitScores(name, _learned(measures, columns) if len(columns) > 1 else measures.values[:, columns[0]])
-            for name, columns in measures.readings.items()
-        ]
-
-
-def _learned(measures: Measures, columns: tuple[int, ...]) -> FloatArray:
-    values = measures.values[:, columns]
-    train = values[measures.known]
-    spread = train.std(0)
-    scaled = (values - train.mean(0)) / np.where(spread > 0, spread, 1.0)
-    weights = fit_logistic(scaled[measures.known], measures.known_member)
-    return np.asarray(scaled @ weights[:-1])
+        return Measures(mean_by_owner(rows, view.owner, view.num_candidates), readings, view.known, view.known_member)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from auditor.calibration.metadata import MetadataInstrument
 from auditor.calibration.patterns import PartitionRowsInstrument
 from auditor.calibration.reaction import ReactionInstrument
 from auditor.calibration.response import ResponseInstrument
-from auditor.calibration.state import MembershipInstrument, TrajectoryInstrument
+from auditor.calibration.state import FrameMembershipInstrument, MembershipInstrument, TrajectoryInstrument
 from auditor.calibration.token import CrossTokenInstrument, TokenInstrument
 from auditor.calibration.units import PartitionInstrument, SupportInstrument
 
@@ -31,6 +31,7 @@ INSTRUMENTS: dict[Question, InstrumentMaker] = {
     "history": HistoryInstrument,
     "trajectory": TrajectoryInstrument,
     "membership": MembershipInstrument,
+    "frame_membership": FrameMembershipInstrument,
     "metadata": MetadataInstrument,
     "reaction": ReactionInstrument,
 }

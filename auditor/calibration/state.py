@@ -7,16 +7,20 @@ from typing import cast
 import numpy as np
 
 from auditor.attacks import Attack
+from auditor.attacks.frame_matching import FrameMatching
+from auditor.attacks.measures import Measures
 from auditor.attacks.membership import Membership
 from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
+from auditor.scorers.frame_membership import resent
 from auditor.scorers.membership import members_found, read_members
 from auditor.scorers.planting import covered
 from auditor.scorers.trajectory import property_views, read_property
 from auditor.statistics.tpr import FPR_RATIO
-from auditor.views.membership import membership_view
+from auditor.views.frame_membership import frame_membership_view
+from auditor.views.membership import MembershipKey, membership_view
 
 
 class TrajectoryInstrument:
@@ -59,23 +63,57 @@ class MembershipInstrument:
 
     def read(self, dose: Dose | None, seed: int) -> list[Reading]:
         """AUC, and members found at 1 % false positives."""
-        measures, ceilings = self._measures, self._plan.ceilings
+        measures = self._measures
         if dose is not None and not dose.is_zero:
             members = covered(np.flatnonzero(self._key.units.real), dose.coverage_ratio, seed)
             measures = measures.planted(members, dose.amplitude_ratio)
-        chosen, found = read_members(self._attack, measures, self._key, self._plan)
-        rate = members_found(chosen, self._key, self._plan)
-        lower, ceiling = rate.lower_ratio, ceilings.membership_tpr_ratio
-        return [
-            auc_reading("membership_auc", ceilings.membership_auc_ratio, found),
-            Reading(
-                "membership_tpr_at_1_percent_fpr",
-                "ratio",
-                ceiling,
-                rate.tpr_ratio,
-                lower,
-                rate.upper_ratio,
-                detected=lower is not None and lower > FPR_RATIO,
-                breaks=lower is not None and lower > ceiling,
-            ),
-        ]
+        return _readings(measures, self._key, self._plan)
+
+
+class FrameMembershipInstrument:
+    """Frames of a share of the members, among those of the training."""
+
+    modes: tuple[DoseMode, ...] = ("coordinate", "invariant")
+    is_graded = True
+    carrier = "members"
+    leak = "its frames, that crossed in training as well, of which the amplitude is left beside fresh noise"
+
+    def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
+        self._attack, self._plan = cast("FrameMatching", attack), plan
+        self._view, self._key = frame_membership_view(material, family, plan)
+        self._nearest = self._attack.nearest(self._view)
+
+    def read(self, dose: Dose | None, seed: int) -> list[Reading]:
+        """AUC, and members found at 1 % false positives."""
+        nearest = self._nearest
+        if dose is not None and not dose.is_zero:
+            nearest = resent(
+                self._attack,
+                self._view,
+                nearest,
+                covered(np.flatnonzero(self._key.units.real), dose.coverage_ratio, seed),
+                amplitude_ratio=dose.amplitude_ratio,
+                mode=dose.mode,
+                seed=seed,
+            )
+        return _readings(self._attack.measures(self._view, nearest), self._key, self._plan)
+
+
+def _readings(measures: Measures, key: MembershipKey, plan: Plan) -> list[Reading]:
+    """AUC, and members found at 1 % false positives."""
+    chosen, found = read_members(measures, key, plan)
+    rate = members_found(chosen, key, plan)
+    lower, ceiling = rate.lower_ratio, plan.ceilings.membership_tpr_ratio
+    return [
+        auc_reading("membership_auc", plan.ceilings.membership_auc_ratio, found),
+        Reading(
+            "membership_tpr_at_1_percent_fpr",
+            "ratio",
+            ceiling,
+            rate.tpr_ratio,
+            lower,
+            rate.upper_ratio,
+            detected=lower is not None and lower > FPR_RATIO,
+            breaks=lower is not None and lower > ceiling,
+        ),
+    ]

@@ -10,6 +10,7 @@ from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
 from auditor.scorers.cross_token import score_cross_token
+from auditor.scorers.frame_membership import score_frame_membership
 from auditor.scorers.history import score_history
 from auditor.scorers.linkage import score_linkage
 from auditor.scorers.membership import score_membership
@@ -35,6 +36,7 @@ SCORERS: dict[str, Scorer] = {
     "sweep": score_sweep,
     "trajectory": score_trajectory,
     "membership": score_membership,
+    "frame_membership": score_frame_membership,
     "response": score_response,
     "history": score_history,
     "metadata": score_metadata,

@@ -16,7 +16,8 @@ from scipy import stats
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.attacks.membership import Measures, Membership
+from auditor.attacks.measures import Measures
+from auditor.attacks.membership import Membership
 from auditor.capture import Flags
 from auditor.material import Material
 from auditor.plan import Plan
@@ -37,13 +38,12 @@ CONTROL_SHIFT_RATIO = 0.5
 def score_membership(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """AUC and TPR at 1 % FPR of the attack's best reading."""
     view, key = membership_view(material, family, plan)
-    membership = cast("Membership", attack)
-    measures = membership.measure(view, progress)
-    chosen, found = read_members(membership, measures, key, plan)
-    twin = _twin(membership, measures, key, plan)
+    measures = cast("Membership", attack).measure(view, progress)
+    chosen, found = read_members(measures, key, plan)
+    twin = membership_twin(measures, key, plan)
     controls = [
         _canary_control(chosen, key, plan),
-        _planted_control(membership, measures, key, plan),
+        _planted_control(measures, key, plan),
     ]
     check = auc_check(
         "membership_auc", plan.ceilings.membership_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
@@ -63,16 +63,16 @@ def score_membership(attack: Attack, material: Material, family: str, plan: Plan
         controls=controls,
         details={"canaries": int(key.canary.sum()), "found_at_1_percent": rate.found_count},
     )
-    return replace(result, checks=(check, _tpr_check(rate, controls, plan)))
+    return replace(result, checks=(check, tpr_check(rate, controls, plan)))
 
 
 def read_members(
-    membership: Membership, measures: Measures, key: MembershipKey, plan: Plan, alpha: float | None = None
+    measures: Measures, key: MembershipKey, plan: Plan, alpha: float | None = None
 ) -> tuple[UnitScores, Auc]:
     """The best reading on select, and its AUC on test."""
     generator = np.random.default_rng(plan.split.seed)
     units = without_canaries(key)
-    chosen, found = best_reading(membership.read(measures), units, plan, generator, alpha)
+    chosen, found = best_reading(measures.scores(), units, plan, generator, alpha)
     test = units.split == TEST
     return chosen, not_by_luck(found, chosen.scores[test], units.real[test], alpha or plan.statistics.alpha)
 
@@ -108,11 +108,12 @@ def without_canaries(key: MembershipKey) -> UnitKey:
     return replace(key.units, split=np.where(key.canary, -1, key.units.split))
 
 
-def _twin(membership: Membership, measures: Measures, key: MembershipKey, plan: Plan) -> Auc:
+def membership_twin(measures: Measures, key: MembershipKey, plan: Plan) -> Auc:
+    """The same where membership is dealt out at random within each split."""
     generator = np.random.default_rng([plan.split.seed, 5])
     dealt = deal_within_groups(key.units.real, without_canaries(key).split, generator)
     shuffled = replace(measures, known_member=dealt[measures.known])
-    return read_members(membership, shuffled, replace(key, units=replace(key.units, real=dealt)), plan, TWIN_ALPHA)[1]
+    return read_members(shuffled, replace(key, units=replace(key.units, real=dealt)), plan, TWIN_ALPHA)[1]
 
 
 def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Control:
@@ -133,9 +134,9 @@ def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Contr
     return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
 
 
-def _planted_control(membership: Membership, measures: Measures, key: MembershipKey, plan: Plan) -> Control:
+def _planted_control(measures: Measures, key: MembershipKey, plan: Plan) -> Control:
     planted = measures.planted(np.flatnonzero(key.units.real), CONTROL_SHIFT_RATIO)
-    found = read_members(membership, planted, key, plan)[1]
+    found = read_members(planted, key, plan)[1]
     lower = found.lower_ratio
     return Control(
         f"measures of members moved by {CONTROL_SHIFT_RATIO:g} of their spread",
@@ -144,7 +145,8 @@ def _planted_control(membership: Membership, measures: Measures, key: Membership
     )
 
 
-def _tpr_check(rate: Tpr, controls: list[Control], plan: Plan) -> Check:
+def tpr_check(rate: Tpr, controls: list[Control], plan: Plan) -> Check:
+    """The check of members found at 1 % false positives."""
     ceiling = plan.ceilings.membership_tpr_ratio
     detectable = rate.minimum_detectable_ratio
     blockers = power_blockers(

@@ -10,6 +10,7 @@ key (labels of select and test, documents) stays with the scorer.
     linkage   forward rows of all frames in order, without any label   (accumulated_history)
     trajectory   changes of the node's weights and moments         (stateful_remote_state)
     membership   candidates and the node's first and last weights  (membership_property)
+    frame_membership   frames of candidates and of the training  (membership_property)
     timeline  when and how large messages were, of every step          (timing_metadata)
     metadata  the same with a private property of train steps          (timing_metadata)
     reaction  gradients along what an active tap added                 (active_perturbation)

@@ -67,8 +67,9 @@ def membership_view(material: Material, family: str, plan: Plan) -> tuple[Member
     bundle = _snapshots(material)
     facts = {} if bundle.head is None else bundle.head.stack
     is_gram = facts.get("stack") == "gram"
-    member = _members(material)
-    chosen = _membership_frames(material.capture, member, bundle) if is_gram else _texts(material.capture, bundle)
+    member = members_of(material)
+    ours = np.array([session == bundle.session_hash for session, _ in material.capture.steps], dtype=bool)
+    chosen = evaluation_frames(material.capture, member, ours) if is_gram else _texts(material.capture, ours)
     model = None
     if not is_gram:
         model, why = find_public_model(material, plan.response)
@@ -84,7 +85,7 @@ def membership_view(material: Material, family: str, plan: Plan) -> tuple[Member
     owner = np.repeat(np.arange(len(documents)), [len(chosen[document]) for document in documents])
     split = material.splits.by_document[documents]
     is_member = member[documents] == 1
-    canary = _canaries(material, documents)
+    canary = canaries_of(material, documents)
     known = np.flatnonzero((split == TRAIN) & ~canary)
     if len(np.unique(is_member[known])) < 2:
         raise NotMeasurableError("the train documents are all members or all held out: use more documents")
@@ -92,7 +93,7 @@ def membership_view(material: Material, family: str, plan: Plan) -> tuple[Member
         family,
         len(documents),
         owner,
-        [_frame(material.capture, item) for item in items] if is_gram else [],
+        [frame_of(material.capture, item) for item in items] if is_gram else [],
         [] if is_gram else [_text(material.capture, item) for item in items],
         model,
         facts,
@@ -112,7 +113,7 @@ def _snapshots(material: Material) -> SnapshotBundle:
     return max(usable, key=lambda bundle: bundle.entries[-1].optimizer_step)
 
 
-def _members(material: Material) -> Integers:
+def members_of(material: Material) -> Integers:
     """1 for a member, 0 for a held-out document, -1 where the truths do not say or disagree [documents]."""
     numbers = {name: number for number, name in enumerate(material.capture.documents)}
     found = np.full(len(numbers), -1, dtype=np.int64)
@@ -123,7 +124,7 @@ def _members(material: Material) -> Integers:
     return np.maximum(found, -1)
 
 
-def _canaries(material: Material, documents: Integers) -> Flags:
+def canaries_of(material: Material, documents: Integers) -> Flags:
     """Documents that the trusted node says it repeated on purpose."""
     named = [getattr(truth, "facts", {}).get("canary_prefix") for truth in material.truths]
     prefixes = tuple(prefix for prefix in named if isinstance(prefix, str) and prefix)
@@ -132,12 +133,11 @@ def _canaries(material: Material, documents: Integers) -> Flags:
     )
 
 
-def _membership_frames(capture: Capture, member: Integers, bundle: SnapshotBundle) -> dict[int, list[int]]:
-    """Whole evaluation frames of each document, from the first one on that holds a member: those before are the
-    utility gate's, of held-out documents alone.
+def evaluation_frames(capture: Capture, member: Integers, ours: Flags) -> dict[int, list[int]]:
+    """Whole evaluation frames of each document in these steps, from the first one on that holds a member: those before
+    are the utility gate's, of held-out documents alone.
     """
     items, step = capture.items, capture.step_of_items()
-    ours = np.array([session == bundle.session_hash for session, _ in capture.steps], dtype=bool)
     usable = ours[step] & ~capture.trains[step] & (items.document >= 0) if len(step) else np.zeros(0, bool)
     holds_member = usable & (member[np.maximum(items.document, 0)] == 1)
     if not holds_member.any():
@@ -149,10 +149,9 @@ def _membership_frames(capture: Capture, member: Integers, bundle: SnapshotBundl
     return _by_document(items.document, np.flatnonzero(usable))
 
 
-def _texts(capture: Capture, bundle: SnapshotBundle) -> dict[int, list[int]]:
+def _texts(capture: Capture, ours: Flags) -> dict[int, list[int]]:
     """Sequences with different texts of each document."""
     items = capture.items
-    ours = np.array([session == bundle.session_hash for session, _ in capture.steps], dtype=bool)
     real = np.bincount(capture.rows.item, weights=capture.rows.real, minlength=len(items)) > 0
     ours_of_item = ours[capture.step_of_items()] if len(items) else np.zeros(0, dtype=bool)
     usable = np.flatnonzero(ours_of_item & real & (items.document >= 0)).tolist()
@@ -181,7 +180,7 @@ def _rows(capture: Capture, item: int) -> Integers:
     return np.arange(first, first + int(capture.items.num_rows[item]))
 
 
-def _frame(capture: Capture, item: int) -> Rows:
+def frame_of(capture: Capture, item: int) -> Rows:
     return capture.forward.gather(_rows(capture, item))
 
 

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from auditor.attacks.membership import Measures, Membership, _network, _with_weights
+from auditor.attacks.measures import Measures
+from auditor.attacks.membership import Membership, _network, _with_weights
+from auditor.calibration import Dose
+from auditor.calibration import state as instruments
+from auditor.calibration.state import MembershipInstrument
 from auditor.capture import read_capture
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.evidence import open_evidence
@@ -20,11 +24,11 @@ from auditor.plan import Plan, SplitSettings, StatisticsSettings
 from auditor.scorers.membership import (
     _canary_control,
     _planted_control,
-    _tpr_check,
-    _twin,
     members_found,
+    membership_twin,
     not_by_luck,
     read_members,
+    tpr_check,
 )
 from auditor.splits import split_capture, split_documents
 from auditor.statistics.auc import Auc
@@ -38,7 +42,7 @@ from ucn.stacks.adapters import with_lora
 from ucn.stacks.base import ForwardCall, StackLimits
 from ucn.stacks.gram import GramStack
 
-PLAN = Plan(statistics=StatisticsSettings(repetitions=300))
+PLAN = Plan(statistics=StatisticsSettings(repetitions=150))
 READINGS = {"one": (0,), "learned": (0, 1, 2)}
 
 
@@ -58,20 +62,19 @@ def _measured(leak: float, *, count: int = 300, canaries: int = 0, seed: int = 2
 
 def test_a_leak_is_found_and_chance_is_not() -> None:
     """AUC and members found at 1 % false alarms; the twin reads nothing either way."""
-    attack = Membership()
     leaking, key = _measured(1.5)
-    chosen, found = read_members(attack, leaking, key, PLAN)
+    chosen, found = read_members(leaking, key, PLAN)
     assert found.lower_ratio is not None
     assert found.lower_ratio > 0.8
     rate = members_found(chosen, key, PLAN)
     assert rate.tpr_ratio is not None
     assert rate.tpr_ratio > 0.2
     clean, key = _measured(0.0)
-    found = read_members(attack, clean, key, PLAN)[1]
+    found = read_members(clean, key, PLAN)[1]
     assert found.lower_ratio is not None
     assert found.lower_ratio < 0.5
     for measures in (leaking, clean):
-        lower = _twin(attack, measures, key, PLAN).lower_ratio
+        lower = membership_twin(measures, key, PLAN).lower_ratio
         assert lower is not None
         assert lower < 0.5
 
@@ -79,8 +82,8 @@ def test_a_leak_is_found_and_chance_is_not() -> None:
 def test_few_documents_cannot_give_a_rate_at_one_percent() -> None:
     """The check of a clean run is held back by power, and names it."""
     measures, key = _measured(0.0)
-    chosen, _ = read_members(Membership(), measures, key, PLAN)
-    check = _tpr_check(members_found(chosen, key, PLAN), [], PLAN)
+    chosen, _ = read_members(measures, key, PLAN)
+    check = tpr_check(members_found(chosen, key, PLAN), [], PLAN)
     assert check.state == "inconclusive"
     assert {reason.kind for reason in check.reasons} >= {"power", "instrument"}
 
@@ -96,17 +99,39 @@ def test_a_few_documents_in_order_are_luck() -> None:
 
 def test_canaries_are_the_control_and_take_no_part_in_the_number() -> None:
     """Repeated ones are told from held-out ones; without any the control says what to set."""
-    attack = Membership()
     measures, key = _measured(0.0, canaries=60)
-    chosen, found = read_members(attack, measures, key, PLAN)
+    chosen, found = read_members(measures, key, PLAN)
     assert found.num_positive + found.num_negative == int(((key.units.split == 2) & ~key.canary).sum())
     control = _canary_control(chosen, key, PLAN)
     assert control.found
-    assert _planted_control(attack, measures, key, PLAN).found
+    assert _planted_control(measures, key, PLAN).found
     measures, key = _measured(0.0)
-    missing = _canary_control(read_members(attack, measures, key, PLAN)[0], key, PLAN)
+    missing = _canary_control(read_members(measures, key, PLAN)[0], key, PLAN)
     assert not missing.found
     assert "corpus.canary_prefix" in missing.what
+
+
+def test_its_instrument_reads_what_the_scorer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a dose and at a dose of zero, number for number; a larger dose reads more, and the full one breaks."""
+    measures, key = _measured(0.0)
+    monkeypatch.setattr(instruments, "membership_view", lambda *_: (None, key))
+    attack = Membership()
+    monkeypatch.setattr(attack, "measure", lambda _view: measures)
+    instrument = MembershipInstrument(attack, SimpleNamespace(), MEMBERSHIP_PROPERTY, PLAN)  # type: ignore[arg-type]
+    plain = instrument.read(None, 1)
+    chosen, found = read_members(measures, key, PLAN)
+    rate = members_found(chosen, key, PLAN)
+    assert [(reading.value, reading.lower) for reading in plain] == [
+        (found.auc_ratio, found.lower_ratio),
+        (rate.tpr_ratio, rate.lower_ratio),
+    ]
+    assert [reading.breaks for reading in plain] == [False, False]
+    for nothing in (Dose(0.0, 1.0, "coordinate"), Dose(1.0, 0.0, "coordinate")):
+        assert instrument.read(nothing, 1) == plain
+    areas = [instrument.read(Dose(coverage, 1.0, "coordinate"), 1)[0] for coverage in (0.0, 0.3, 1.0)]
+    values = [area.value for area in areas if area.value is not None]
+    assert values == sorted(set(values))
+    assert areas[-1].breaks
 
 
 def test_adapters_of_a_snapshot_are_merged_as_the_node_computes(tiny_model: Callable[[str], Path]) -> None:
