@@ -1,13 +1,14 @@
 """Rows of a capture on disk: appended while a bundle is read, then gathered by view. A capture need not fit memory.
 
 Float32, one width a store. The file lies in a temporary folder of the audit, and holds only what the bundle holds. What
-a view gathers is put together piece by piece in a nameless file beside it and mapped, so that the system may drop its
-pages from memory.
+a view gathers, and every copy of it, is put together piece by piece in a nameless file in TMPDIR and mapped, so that
+the system may drop its pages from memory.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from splitwire.errors import BundleError, RecordingError
 Rows = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 _PIECE_BYTES = 16 << 20
+_SMALLEST_FILE_BYTES = 1 << 20  # what is smaller stays in memory
 
 
 class RowStore:
@@ -28,7 +30,7 @@ class RowStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("wb")
-        self._mapped: Rows | None = None
+        self._frozen = False
         self.num_rows = 0
         self.width = 0
 
@@ -54,43 +56,69 @@ class RowStore:
     def freeze(self) -> None:
         """Ends appending."""
         self._file.close()
-        if self.num_rows:
-            self._mapped = np.memmap(self._path, np.float32, "r", shape=(self.num_rows, self.width))
+        self._frozen = self.num_rows > 0
 
     def gather(self, rows: NDArray[np.int64]) -> Rows:
-        """Copies of the rows with these numbers [n, D]."""
-        if self._mapped is None:
+        """Copies of the rows with these numbers [n, D]. The file is mapped for that long alone: its pages then leave
+        the memory of the process.
+        """
+        if not self._frozen:
             return np.zeros((len(rows), self.width), np.float32)
-        return np.asarray(self._mapped[rows])
+        mapped: Rows = np.memmap(self._path, np.float32, "r", shape=(self.num_rows, self.width))
+        return np.asarray(mapped[rows])
 
     def pieces(self, rows: Numbers) -> Iterator[tuple[slice, Rows]]:
         """The rows with these numbers, some at a time, each with its place among them."""
-        step = max(1, _PIECE_BYTES // max(1, 4 * self.width))
-        for start in range(0, len(rows), step):
-            place = slice(start, min(start + step, len(rows)))
+        for place in places(len(rows), self.width):
             yield place, self.gather(rows[place])
-
-    @property
-    def folder(self) -> Path:
-        """Where the file lies."""
-        return self._path.parent
 
     def close(self) -> None:
         """Lets go of the file."""
         self._file.close()
-        self._mapped = None
+        self._frozen = False
+
+
+def places(num_rows: int, width: int) -> Iterator[slice]:
+    """Where the pieces of so many rows of this width begin and end, in order."""
+    step = max(1, _PIECE_BYTES // max(1, 4 * width))
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))
 
 
 def gather_scaled(parts: Sequence[tuple[RowStore, Numbers]]) -> Rows:
     """The rows of all parts side by side [M, W], each part over its own label-free constant (see `scale_of`)."""
     count = len(parts[0][1])
     widths = [store.width for store, _ in parts]
-    out = _mapped(parts[0][0].folder, (count, sum(widths)))
+    out = mapped_rows((count, sum(widths)))
     for (store, numbers), end in zip(parts, itertools.accumulate(widths), strict=True):
         norms = [np.linalg.norm(rows, axis=1) for _, rows in store.pieces(numbers)]
         scale = scale_of(np.concatenate(norms) if norms else np.zeros(0, np.float32), store.width)
         for place, rows in store.pieces(numbers):
             np.multiply(rows, scale, out=out[place, end - store.width : end])
+    return out
+
+
+def gather_mapped(store: RowStore, numbers: Numbers) -> Rows:
+    """The rows with these numbers [n, D] as they crossed."""
+    out = mapped_rows((len(numbers), store.width))
+    for place, rows in store.pieces(numbers):
+        out[place] = rows
+    return out
+
+
+def copy_rows(rows: Rows) -> Rows:
+    """A copy of the rows [M, W] of a view, to be changed."""
+    out = mapped_rows(rows.shape)
+    for place in places(*rows.shape):
+        out[place] = rows[place]
+    return out
+
+
+def take_rows(rows: Rows, numbers: Numbers) -> Rows:
+    """Copies of the rows [M, W] of a view with these numbers [n, W]."""
+    out = mapped_rows((len(numbers), rows.shape[1]))
+    for place in places(*out.shape):
+        out[place] = rows[numbers[place]]
     return out
 
 
@@ -100,15 +128,20 @@ def scale_of(norms: Rows, width: int) -> np.float32:
     return np.float32(np.sqrt(width) / (float(np.median(positive)) if len(positive) else 1.0))
 
 
-def _mapped(folder: Path, shape: tuple[int, int]) -> Rows:
-    """An array in a file without a name, which goes when the array goes."""
-    if not shape[0] or not shape[1]:
+def mapped_rows(shape: tuple[int, ...]) -> Rows:
+    """Zeros [M, W] in a file without a name, which goes when the array goes; in memory where they are few.
+
+    RecordingError where the disk has no room: that shows here, and not when a value is written.
+    """
+    num_bytes = 4 * int(np.prod(shape))
+    if num_bytes < _SMALLEST_FILE_BYTES:
         return np.zeros(shape, np.float32)
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return np.memmap(file, np.float32, "w+", shape=shape)
+        with tempfile.TemporaryFile(prefix="splitwire-rows-") as file:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+            return np.memmap(file, np.float32, "r+", shape=shape)
     except OSError as error:
         raise RecordingError(
-            f"the rows of a view cannot be kept in {folder}: {error.strerror}",
+            f"the {num_bytes / 2**20:.0f} MiB of a view cannot be kept in {tempfile.gettempdir()}: {error.strerror}",
             remedy="set TMPDIR to a folder with as much free space as the bundle has bytes",
         ) from None

@@ -6,13 +6,15 @@ spread t_k of the true means follows from the scatter beyond what n_c rows a cla
 rows knows of its mean is shrunk by n_c t_k / (n_c t_k + 1), so that a token seen once is not believed as much as one
 that was seen a hundred times. With nothing to find the classes coincide, and only their frequencies are left.
 
-Nothing is trained and nothing is random. Shapes: N rows, K features, C classes.
+Nothing is trained and nothing is random. Rows are read a piece at a time, in float64.
+
+Shapes: N rows, K features, C classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from auditor.attacks.chunks import log_probability_chunks
-from auditor.capture import Integers
+from auditor.attacks.latent_probe import ProbeData
+from auditor.attacks.row_source import RowsOf, RowSource, pieces
 from auditor.progress import Tick
 
 _RIDGE_RATIO = 1e-3
@@ -48,22 +51,29 @@ class ClassModel:
         return logits
 
 
-def fit_classes(rows_NK: torch.Tensor, class_N: torch.Tensor, num_classes: int, *, spherical: bool) -> ClassModel:
+def fit_classes(rows_NK: RowSource, class_N: torch.Tensor, num_classes: int, *, spherical: bool) -> ClassModel:
     """The model of these rows. `spherical`: one variance for all directions instead of a covariance."""
-    rows, num_rows = rows_NK.double(), len(rows_NK)
+    num_rows, num_features = len(rows_NK), rows_NK[0:1].shape[1]
     count_C = torch.bincount(class_N, minlength=num_classes).double()
-    centre_K = rows.mean(0)
-    sums_CK = torch.zeros(num_classes, rows.shape[1], dtype=torch.float64).index_add_(0, class_N, rows - centre_K)
+    centre_K = torch.zeros(num_features, dtype=torch.float64)
+    for _, rows in pieces(rows_NK):
+        centre_K += rows.double().sum(0) / num_rows
+    sums_CK = torch.zeros(num_classes, num_features, dtype=torch.float64)
+    total_KK = torch.zeros(num_features, num_features, dtype=torch.float64)
+    for place, rows in pieces(rows_NK):
+        centred = rows.double() - centre_K
+        sums_CK.index_add_(0, class_N[place], centred)
+        total_KK += centred.T @ centred
     mean_CK = sums_CK / count_C.clamp_min(1)[:, None]
     between_KK = (mean_CK * count_C[:, None]).T @ mean_CK
-    within_KK = ((rows - centre_K).T @ (rows - centre_K) - between_KK) / max(1, num_rows - num_classes)
+    within_KK = (total_KK - between_KK) / max(1, num_rows - num_classes)
     whiten_KK = _whitening(within_KK, spherical=spherical)
     if not spherical:
         whiten_KK = whiten_KK @ torch.linalg.eigh(whiten_KK.T @ between_KK @ whiten_KK).eigenvectors
     scatter_K = (whiten_KK.T @ between_KK @ whiten_KK).diagonal()
     scatter_K = scatter_K.mean().expand_as(scatter_K) if spherical else scatter_K
     effective = num_rows - float((count_C**2).sum()) / num_rows
-    edge = _noise_edge(rows.shape[1], num_classes, num_rows, spherical=spherical)
+    edge = _noise_edge(num_features, num_classes, num_rows, spherical=spherical)
     excess_K = torch.where(scatter_K > edge, scatter_K - (num_classes - 1), 0.0)
     spread_K = excess_K / max(effective, 1.0) + _SMALLEST_SPREAD
     known_CK = count_C[:, None] * spread_K + 1
@@ -105,27 +115,29 @@ _UNFITTED = ClassModel(*(torch.zeros(0),) * 5)
 
 
 class ClassArm:
-    """An arm that names the most likely class; with `prior_ratio` 0 every token is as likely as any other."""
+    """An arm that names the most likely class; with `prior_ratio` 0 every token is as likely as any other.
+
+    It reads `features`, tensors [M, *] over all rows of the view, side by side.
+    """
 
     def __init__(
         self,
         name: str,
-        classes: Integers,
-        train: tuple[torch.Tensor, torch.Tensor],
-        score_NK: torch.Tensor,
+        data: ProbeData,
+        features: Sequence[torch.Tensor],
         *,
         prior_ratio: float,
         spherical: bool,
     ) -> None:
-        self.name, self.classes = name, classes
-        self._train, self._score_NK = train, score_NK
+        self.name, self.classes, self._train_classes = name, data.classes, data.train_classes
+        self._train_NK, self._score_NK = RowsOf(features, data.train_rows), RowsOf(features, data.score_rows)
         self._prior_ratio, self._spherical = prior_ratio, spherical
         self._model = _UNFITTED
 
     def fit(self, tick: Tick) -> None:
         """Estimates the classes from the train rows."""
         tick(0.0)
-        self._model = fit_classes(*self._train, len(self.classes), spherical=self._spherical)
+        self._model = fit_classes(self._train_NK, self._train_classes, len(self.classes), spherical=self._spherical)
 
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Log-probabilities over the classes of every score row, in chunks."""

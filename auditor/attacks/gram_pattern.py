@@ -50,8 +50,12 @@ class GramPattern:
         for number, form in enumerate(FORMS):
             progress(f"{form} form", number, len(FORMS))
             features = standardise(pair_features(torch.from_numpy(view.rows), view.offsets, form, view.family))
-            scores.append(discriminant_scores(form, torch.cat([features, features**2], dim=1), view))
+            scores.append(discriminant_scores(form, features, _with_squares, view))
         return scores
+
+
+def _with_squares(features_UK: torch.Tensor) -> torch.Tensor:
+    return torch.cat([features_UK, features_UK**2], dim=1)
 
 
 def pair_features(rows_MW: torch.Tensor, offsets: list[int], form: str, family: str) -> torch.Tensor:

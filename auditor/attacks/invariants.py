@@ -85,4 +85,5 @@ def standardise(features: torch.Tensor) -> torch.Tensor:
     """Every feature with mean 0 and variance 1 over all rows; no label is needed. A constant feature becomes 0."""
     centred = features - features.mean(0)
     spread = features.std(0, correction=0)
-    return centred / torch.where(spread > 1e-7, spread, torch.ones_like(spread))
+    centred /= torch.where(spread > 1e-7, spread, torch.ones_like(spread))
+    return centred

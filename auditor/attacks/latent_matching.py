@@ -23,6 +23,7 @@ from auditor.attacks.base import Assumes, Question
 from auditor.attacks.chunks import log_probability_chunks
 from auditor.attacks.invariants import unit_rows
 from auditor.attacks.latent_probe import ProbeData, token_classes
+from auditor.attacks.row_source import RowsOf, pieces
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick
@@ -65,7 +66,6 @@ class CosineArm:
 
     def __init__(self, name: str, data: ProbeData, *, is_calibrated: bool) -> None:
         self.name, self.classes, self._data, self._is_calibrated = name, data.classes, data, is_calibrated
-        self._unit_MD = unit_rows(data.rows)
         self._count_C = torch.bincount(data.train_classes, minlength=len(data.classes)).float()
         self._sums_CD = torch.zeros(len(data.classes), data.rows.shape[1])
         self._sharpness, self._log_prior_C = _CLASSIC_SHARPNESS, torch.zeros(len(data.classes))
@@ -74,12 +74,14 @@ class CosineArm:
         """Mean directions of the train rows; the sharpness that names left-out train rows best."""
         tick(0.0)
         data = self._data
-        self._sums_CD.zero_().index_add_(0, data.train_classes, self._unit_MD[data.train_rows])
+        self._sums_CD.zero_()
+        for place, unit_nD in pieces(RowsOf((data.rows,), data.train_rows, unit_rows)):
+            self._sums_CD.index_add_(0, data.train_classes[place], unit_nD)
         if not self._is_calibrated:
             return
         self._log_prior_C = self._count_C.clamp_min(1).log()
         picked = even_sample(len(data.train_rows), _MAX_LEFT_OUT)
-        unit_nD, class_n = self._unit_MD[data.train_rows[picked]], data.train_classes[picked]
+        unit_nD, class_n = unit_rows(data.rows[data.train_rows[picked]]), data.train_classes[picked]
         cosine_nC = unit_nD @ unit_rows(self._sums_CD).T
         without_nD = unit_rows(self._sums_CD[class_n] - unit_nD)
         cosine_nC[torch.arange(len(class_n)), class_n] = (unit_nD * without_nD).sum(1)
@@ -89,11 +91,11 @@ class CosineArm:
 
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Log-probabilities over the classes of every score row, in chunks."""
-        mean_CD, score = unit_rows(self._sums_CD), self._data.score_rows
+        mean_CD, rows, score = unit_rows(self._sums_CD), self._data.rows, self._data.score_rows
         return log_probability_chunks(
             len(score),
             len(self.classes),
-            lambda part: self._sharpness * self._unit_MD[score[part]] @ mean_CD.T + self._log_prior_C,
+            lambda part: self._sharpness * unit_rows(rows[score[part]]) @ mean_CD.T + self._log_prior_C,
         )
 
 

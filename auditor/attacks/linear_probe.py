@@ -8,8 +8,6 @@ It costs a thousandth of a trained probe, so it is the arm of sweeps, and it rea
 
 from __future__ import annotations
 
-import torch
-
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.gaussian_classes import ClassArm
 from auditor.attacks.latent_probe import ProbeData, token_classes
@@ -35,9 +33,5 @@ class LinearProbe:
         """Both arms, not yet fitted."""
         del progress
         data = ProbeData(view, token_classes(view.train_tokens, settings.max_classes))
-        features = torch.cat([data.rows, data.invariants], dim=1)
-        train = features[data.train_rows], data.train_classes
-        return [
-            ClassArm(name, data.classes, train, features[data.score_rows], prior_ratio=prior, spherical=False)
-            for name, prior in PRIORS.items()
-        ]
+        features = (data.rows, data.invariants)
+        return [ClassArm(name, data, features, prior_ratio=prior, spherical=False) for name, prior in PRIORS.items()]

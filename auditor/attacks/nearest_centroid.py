@@ -34,14 +34,7 @@ class NearestCentroid:
         del progress
         data = ProbeData(view, token_classes(view.train_tokens, settings.max_classes))
         return [
-            ClassArm(
-                f"{name}/{prior_name}",
-                data.classes,
-                (features[data.train_rows], data.train_classes),
-                features[data.score_rows],
-                prior_ratio=prior,
-                spherical=True,
-            )
+            ClassArm(f"{name}/{prior_name}", data, (features,), prior_ratio=prior, spherical=True)
             for name, features in (("rows", data.rows), ("invariants", data.invariants))
             for prior_name, prior in PRIORS.items()
         ]

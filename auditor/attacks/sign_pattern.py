@@ -11,13 +11,16 @@ A fresh rotation of every frame defeats both; see gram_pattern.py for what it le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.gaussian_classes import fit_classes
 from auditor.attacks.invariants import unit_rows
+from auditor.attacks.row_source import RowsOf, pieces
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
 from auditor.progress import Progress
 from auditor.views.unit_rows import UnitRowsView
@@ -40,14 +43,21 @@ class SignPattern:
             return []
         rows = torch.from_numpy(view.rows)
         return [
-            discriminant_scores("signs", rows.sign(), view),
-            discriminant_scores("direction", unit_rows(rows), view),
+            discriminant_scores("signs", rows, torch.sign, view),
+            discriminant_scores("direction", rows, unit_rows, view),
         ]
 
 
-def discriminant_scores(name: str, features: torch.Tensor, view: UnitRowsView) -> UnitScores:
-    """Log-odds [U] of being real under the linear discriminant of the train units over features [U, K]."""
-    train, real = features[view.train_units], torch.from_numpy(view.train_real).long()
-    model = fit_classes(train, real, 2, spherical=False)
-    odds = model.logits(features, 0.0)
-    return UnitScores(name, (odds[:, 1] - odds[:, 0]).double().numpy())
+def discriminant_scores(
+    name: str, rows: torch.Tensor, form: Callable[[torch.Tensor], torch.Tensor], view: UnitRowsView
+) -> UnitScores:
+    """Log-odds [U] of being real under the linear discriminant of the train units, over what `form` makes of rows
+    [U, W].
+    """
+    real = torch.from_numpy(view.train_real).long()
+    model = fit_classes(RowsOf((rows,), torch.from_numpy(view.train_units), form), real, 2, spherical=False)
+    scores = np.zeros(len(rows))
+    for place, features in pieces(RowsOf((rows,), torch.arange(len(rows)), form)):
+        odds = model.logits(features, 0.0)
+        scores[place] = (odds[:, 1] - odds[:, 0]).double().numpy()
+    return UnitScores(name, scores)

@@ -14,7 +14,7 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
-from auditor.rows import Rows
+from auditor.rows import Rows, copy_rows, places
 from auditor.scorers.arms import score_arms
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import covered
@@ -36,8 +36,10 @@ def score_cross_token(attack: Attack, material: Material, family: str, plan: Pla
         seed=plan.split.seed,
     )
     views = (view, twin_view(view, plan), view.with_rows(dosed))
-    sets = [attack.run(one, probe, progress) for one in views]
-    arms, twin_arms, control_arms = fit_and_read(sets, key, progress)
+    # One after the other: the features of one view are let go before those of the next are computed.
+    arms, twin_arms, control_arms = (
+        fit_and_read([attack.run(one, probe, progress)], key, progress)[0] for one in views
+    )
     control = planted_control(
         f"cosines between the hops that tell the token in {probe.control_coverage_ratio:.0%} of rows",
         score_arms(control_arms, view, key, plan, plan.statistics.alpha),
@@ -53,16 +55,18 @@ def plant_cosines(rows: Rows, tokens: Integers, *, coverage_ratio: float, amplit
     Every token has one fixed cosine, between .5 and 1 or between -1 and -.5. The gradient of a covered row becomes
     norm * normalise((1 - a) * unit + a * what has that cosine to its forward row).
     """
-    dosed = rows.copy()
+    dosed = copy_rows(rows)
     candidates = np.flatnonzero(tokens >= 0)
     chosen = covered(candidates, coverage_ratio, seed) if amplitude_ratio > 0 else candidates[:0]
-    width = rows.shape[1] // 2
-    forward, gradient = _unit(rows[chosen, :width]), rows[chosen, width:]
-    norm, own = np.linalg.norm(gradient, axis=1, keepdims=True), _unit(gradient)
-    across = _unit(own - (own * forward).sum(1, keepdims=True) * forward)
-    cosine = _token_cosines(tokens, seed)[tokens[chosen]][:, None]
-    wanted = np.asarray(cosine * forward + np.sqrt(1 - cosine**2) * across, np.float32)
-    dosed[chosen, width:] = norm * _unit(own + np.float32(amplitude_ratio) * (wanted - own))
+    width, cosines = rows.shape[1] // 2, _token_cosines(tokens, seed)
+    for place in places(len(chosen), rows.shape[1]):
+        part = chosen[place]
+        forward, gradient = _unit(rows[part, :width]), rows[part, width:]
+        norm, own = np.linalg.norm(gradient, axis=1, keepdims=True), _unit(gradient)
+        across = _unit(own - (own * forward).sum(1, keepdims=True) * forward)
+        cosine = cosines[tokens[part]][:, None]
+        wanted = np.asarray(cosine * forward + np.sqrt(1 - cosine**2) * across, np.float32)
+        dosed[part, width:] = norm * _unit(own + np.float32(amplitude_ratio) * (wanted - own))
     return dosed
 
 

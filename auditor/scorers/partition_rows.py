@@ -16,7 +16,7 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.rows import Rows
+from auditor.rows import Rows, copy_rows, places
 from auditor.scorers.partition import (
     CONTROL_AUC_RATIO,
     TWIN_ALPHA,
@@ -78,7 +78,7 @@ def plant_direction(
 
     `num_parts` equal parts of a row get the same direction each. With groups, each group has a direction of its own.
     """
-    planted = rows.copy()
+    planted = copy_rows(rows)
     chosen = covered(np.flatnonzero(real), coverage_ratio, seed) if amplitude_ratio > 0 else np.zeros(0, np.int64)
     place = np.zeros(len(chosen), np.int64) if group is None else np.unique(group[chosen], return_inverse=True)[1]
     width = rows.shape[1] // num_parts
@@ -87,8 +87,11 @@ def plant_direction(
     keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
     for start in range(0, width * num_parts, width):
         part = planted[:, start : start + width]
-        norm = np.linalg.norm(part[chosen], axis=1, keepdims=True)
-        part[chosen] = norm * _unit(keep * _unit(part[chosen]) + np.float32(amplitude_ratio) * directions[place])
+        for piece in places(len(chosen), width):
+            values = part[chosen[piece]]
+            norm = np.linalg.norm(values, axis=1, keepdims=True)
+            turned = keep * _unit(values) + np.float32(amplitude_ratio) * directions[place[piece]]
+            part[chosen[piece]] = norm * _unit(turned)
     return planted
 
 

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.capture import Flags, Integers
-from auditor.rows import Rows
+from auditor.rows import Rows, copy_rows, mapped_rows, places
 from auditor.views.base import FloatArray
 from auditor.views.linkage import LinkageView
 
-_CHUNK_ROWS = 1 << 16
 _SMALLEST = 1e-30
 
 
@@ -47,19 +46,19 @@ def plant(
     stays, its direction now tells the token. With the offsets of the frames the codes of every frame are turned by a
     rotation of its own, so that only what a rotation leaves alone tells it.
     """
-    dosed = rows.copy()
+    dosed = copy_rows(rows)
     candidates = np.flatnonzero(tokens >= 0)
     chosen = covered(candidates, coverage_ratio, seed) if amplitude_ratio > 0 else candidates[:0]
     if not len(chosen):
         return dosed
     codes, code_of_row = _codes(tokens, rows.shape[1], seed)
-    row_codes = codes[code_of_row[chosen]] if offsets is None else _turned(codes, code_of_row, chosen, offsets, seed)
+    turned = None if offsets is None else _turned(codes, code_of_row, chosen, offsets, seed)
     keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
-    for start in range(0, len(chosen), _CHUNK_ROWS):
-        part = slice(start, start + _CHUNK_ROWS)
+    for part in places(len(chosen), rows.shape[1]):
         values = rows[chosen[part]]
+        row_codes = codes[code_of_row[chosen[part]]] if turned is None else turned[part]
         norm = np.linalg.norm(values, axis=1, keepdims=True)
-        dosed[chosen[part]] = norm * _unit(keep * _unit(values) + np.float32(amplitude_ratio) * row_codes[part])
+        dosed[chosen[part]] = norm * _unit(keep * _unit(values) + np.float32(amplitude_ratio) * row_codes)
     return dosed
 
 
@@ -89,8 +88,11 @@ def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed:
     decoys, num_earlier = decoys[num_earlier > 0], num_earlier[num_earlier > 0]
     drawn = sources[(np.random.default_rng([seed, 2]).random(len(decoys)) * num_earlier).astype(np.int64)]
     kept = np.isin(decoys, covered(decoys, coverage_ratio, seed))
-    rows, norm = view.rows.copy(), view.norm.copy()
-    rows[decoys[kept]], norm[decoys[kept]] = view.rows[drawn[kept]], view.norm[drawn[kept]]
+    rows, norm = copy_rows(view.rows), view.norm.copy()
+    decoys, drawn = decoys[kept], drawn[kept]
+    norm[decoys] = view.norm[drawn]
+    for part in places(len(decoys), rows.shape[1]):
+        rows[decoys[part]] = view.rows[drawn[part]]
     return LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
 
 
@@ -106,7 +108,7 @@ def _codes(tokens: Integers, width: int, seed: int) -> tuple[Rows, Integers]:
 
 def _turned(codes: Rows, code_of_row: Integers, chosen: Integers, offsets: Integers, seed: int) -> Rows:
     """The codes [n, W] of the chosen rows, those of every frame turned by one rotation drawn for that frame."""
-    turned = np.zeros((len(chosen), codes.shape[1]), np.float32)
+    turned = mapped_rows((len(chosen), codes.shape[1]))
     for frame, (start, end) in enumerate(itertools.pairwise(offsets)):
         first, last = np.searchsorted(chosen, (start, end))
         if first == last:

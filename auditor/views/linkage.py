@@ -8,7 +8,7 @@ import numpy as np
 
 from auditor.capture import Capture, Integers
 from auditor.plan import Plan
-from auditor.rows import Rows
+from auditor.rows import Rows, gather_mapped
 from auditor.splits import Splits
 from auditor.views.base import FloatArray, NotMeasurableError
 from auditor.views.units import UnitKey
@@ -33,7 +33,7 @@ def linkage_view(capture: Capture, splits: Splits, family: str, plan: Plan) -> t
     kept = by_row[group <= _last_group(group, plan.probe.max_view_bytes // (4 * capture.forward.width))]
     view = LinkageView(
         family,
-        capture.forward.gather(kept),
+        gather_mapped(capture.forward, kept),
         capture.rows.forward_norm[kept],
         capture.items.group[capture.rows.item[kept]],
     )

@@ -6,6 +6,7 @@ forward row in its first half and the gradient row in its second.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from auditor.capture import Capture, Flags, Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import Plan
-from auditor.rows import Rows, RowStore
+from auditor.rows import Rows, RowStore, mapped_rows, places
 from auditor.splits import TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey, mixed_groups, unit_norm, units
@@ -47,14 +48,15 @@ def unit_rows_view(capture: Capture, splits: Splits, family: str, plan: Plan) ->
     first, count = table.first_row[kept], table.num_rows[kept]
     parts = []
     if family in (FORWARD_ONLY, JOINT):
-        parts.append(_mean_rows(capture.forward, first, count))
+        parts.append((capture.forward, first))
     if family in (GRADIENT_ONLY, JOINT):
         item = capture.rows.item[first]
-        moved = capture.items.gradient_first[item] + first - capture.items.first[item]
-        parts.append(_mean_rows(capture.gradient, moved, count))
+        parts.append((capture.gradient, capture.items.gradient_first[item] + first - capture.items.first[item]))
+    rows = mapped_rows((len(first), sum(store.width for store, _ in parts)))
+    for (store, start), end in zip(parts, itertools.accumulate(store.width for store, _ in parts), strict=True):
+        _write_means(store, start, count, rows[:, end - store.width : end])
     real, split = table.real[kept], table.split[kept]
     train = np.flatnonzero(split == TRAIN)
-    rows = np.concatenate(parts, axis=1)
     view = UnitRowsView(family, rows, table.group[kept], train, real[train], plan.split.seed)
     return view, UnitKey(real, split, table.document[kept])
 
@@ -69,8 +71,13 @@ def _sample(group: Integers, width: int, plan: Plan) -> Flags:
     return np.isin(group, np.random.default_rng(plan.split.seed).permutation(names)[: max(1, limit)])
 
 
-def _mean_rows(store: RowStore, first: Integers, count: Integers) -> Rows:
-    """Mean of the rows first:first + count of every unit [U, D]."""
+def _write_means(store: RowStore, first: Integers, count: Integers, out: Rows) -> None:
+    """Mean of the rows first:first + count of every unit, into `out` [U, D]."""
+    for place in places(len(first), store.width * int(count.max(initial=1))):
+        out[place] = _means(store, first[place], count[place])
+
+
+def _means(store: RowStore, first: Integers, count: Integers) -> Rows:
     if (count == 1).all():
         return store.gather(first)
     starts = np.cumsum(count) - count
