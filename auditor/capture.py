@@ -318,13 +318,14 @@ class _Builder:
         )
 
     def _row_table(self, items: Items) -> RowTable:
-        missing = [np.full(int(n), np.nan) for n in items.num_rows]
-        gradients = [self._gradient_norms.get(i, missing[i]) for i in range(len(items))]
-
         def column(name: str, dtype: type) -> NDArray[Any]:
-            parts = [table[name] for table in self._tables]
-            return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
+            # Taken out of the tables: a run of millions of rows is not to be in memory twice.
+            parts = [table.pop(name) for table in self._tables]
+            return np.concatenate(parts, dtype=dtype) if parts else np.zeros(0, dtype)
 
+        gradients = (self._gradient_norms.pop(i, None) for i in range(len(items)))
+        for table, norms, count in zip(self._tables, gradients, items.num_rows, strict=True):
+            table["gradient_norm"] = np.full(int(count), np.nan) if norms is None else norms
         return RowTable(
             np.repeat(np.arange(len(items)), items.num_rows),
             column("real", np.bool_),
@@ -333,7 +334,7 @@ class _Builder:
             column("order", np.int64),
             column("document", np.int64),
             column("forward_norm", np.float64),
-            np.concatenate(gradients) if gradients else np.zeros(0),
+            column("gradient_norm", np.float64),
         )
 
     def _problem_lines(self) -> list[str]:

@@ -25,6 +25,7 @@ from auditor.views.units import UnitView
 _RIDGE = 1e-3
 _NEWTON_STEPS = 50
 _TOLERANCE = 1e-8
+_ROWS_AT_ONCE = 1 << 18
 
 
 class RowNorm:
@@ -45,19 +46,24 @@ class RowNorm:
         log_norm = _log_norm(view.norm)
         relative = _within_group(log_norm, view.group)
         plain, framed = _with_square(log_norm), _with_square(relative)
-        readings = {"norm": plain, "within_frame": framed, "both": np.concatenate([plain, framed], axis=1)}
-        return [UnitScores(name, _fit_and_score(features, view)) for name, features in readings.items()]
+        readings = {"norm": (plain,), "within_frame": (framed,), "both": (plain, framed)}
+        return [
+            UnitScores(name, _fit_and_score(np.concatenate(parts, axis=1), view)) for name, parts in readings.items()
+        ]
 
 
 def fit_logistic(features: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
     """Coefficients [K + 1], the last for a constant, by damped Newton steps with a small ridge."""
-    design = np.concatenate([features, np.ones((len(features), 1))], axis=1)
     ridge = _RIDGE * np.diag([1.0] * features.shape[1] + [0.0]) * len(features)
-    weights = np.zeros(design.shape[1])
+    weights = np.zeros(features.shape[1] + 1)
     for _ in range(_NEWTON_STEPS):
-        probability = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
-        slope = design.T @ (positive - probability) - ridge @ weights
-        curvature = (design * (probability * (1 - probability))[:, None]).T @ design + ridge
+        slope, curvature = -ridge @ weights, ridge.copy()
+        for start in range(0, len(features), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            design = np.concatenate([features[part], np.ones((len(features[part]), 1))], axis=1)
+            probability = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+            slope += design.T @ (positive[part] - probability)
+            curvature += (design * (probability * (1 - probability))[:, None]).T @ design
         step = np.linalg.solve(curvature + 1e-9 * np.eye(len(weights)), slope)
         step *= min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-30))
         weights = weights + step
@@ -67,11 +73,13 @@ def fit_logistic(features: FloatArray, positive: NDArray[np.bool_]) -> FloatArra
 
 
 def _fit_and_score(features: FloatArray, view: UnitView) -> FloatArray:
+    """Log-odds [U] but for a constant; `features` [U, K] are scaled where they are."""
     train = features[view.train_units]
     centre, spread = train.mean(0), train.std(0)
-    scaled = (features - centre) / np.where(spread > 0, spread, 1.0)
-    weights = fit_logistic(scaled[view.train_units], view.train_real)
-    return np.asarray(scaled @ weights[:-1])
+    features -= centre
+    features /= np.where(spread > 0, spread, 1.0)
+    weights = fit_logistic(features[view.train_units], view.train_real)
+    return np.asarray(features @ weights[:-1])
 
 
 def _log_norm(norm: FloatArray) -> FloatArray:

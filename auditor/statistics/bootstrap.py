@@ -11,6 +11,7 @@ Fewer than five clusters, or clusters without variation, give bounds of None: no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +48,16 @@ class Bounds:
 
 def draw_weights(num_clusters: int, repetitions: int, generator: np.random.Generator) -> FloatArray:
     """How often each cluster is drawn in each replicate [repetitions, C]."""
-    weights_BC = np.empty((repetitions, num_clusters))
+    return np.concatenate([np.empty((0, num_clusters)), *weight_blocks(num_clusters, repetitions, generator)])
+
+
+def weight_blocks(num_clusters: int, repetitions: int, generator: np.random.Generator) -> Iterator[FloatArray]:
+    """The same, some replicates at a time [B, C]: with many clusters all of them would fill the memory."""
     for start in range(0, repetitions, _CHUNK):
-        block_BC = weights_BC[start : start + _CHUNK]
-        drawn_BC = generator.integers(num_clusters, size=block_BC.shape)
-        drawn_BC += num_clusters * np.arange(len(block_BC))[:, None]
-        block_BC[:] = np.bincount(drawn_BC.reshape(-1), minlength=block_BC.size).reshape(block_BC.shape)
-    return weights_BC
+        shape = (min(_CHUNK, repetitions - start), num_clusters)
+        drawn_BC = generator.integers(num_clusters, size=shape)
+        drawn_BC += num_clusters * np.arange(shape[0])[:, None]
+        yield np.bincount(drawn_BC.reshape(-1), minlength=shape[0] * num_clusters).reshape(shape).astype(np.float64)
 
 
 def ratio_standard_error(numerators_KC: FloatArray, denominators_KC: FloatArray) -> FloatArray:
@@ -81,9 +85,11 @@ def studentised(
     error = ratio_standard_error(numerators_KC, denominators_KC)
     if not (error > 0).any():
         return Bounds(estimate, error, None, None, float("inf"), num_clusters)
-    weights_BC = draw_weights(num_clusters, repetitions, generator)
-    weights_BC = weights_BC[(weights_BC @ denominators_KC.T > 0).all(1)]
-    t_BK = _replicate_t(numerators_KC, denominators_KC, weights_BC, estimate, error)
+    parts = []
+    for weights_BC in weight_blocks(num_clusters, repetitions, generator):
+        whole_BC = weights_BC[(weights_BC @ denominators_KC.T > 0).all(1)]
+        parts.append(_replicate_t(numerators_KC, denominators_KC, whole_BC, estimate, error))
+    t_BK = np.concatenate(parts)
     moving = error > 0
     upper_critical = float(np.quantile((-t_BK[:, moving]).max(1), 1 - alpha))
     lower_critical = float(np.quantile(t_BK[:, moving].max(1), 1 - alpha))
