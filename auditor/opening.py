@@ -1,7 +1,7 @@
 """Evidence as scorers and instruments get it: read, joined, split, while a scope lasts.
 
-Rows lie in a temporary folder meanwhile (TMPDIR), as large as the frames of the bundles. Torch computes on one thread
-in the scope, so that a number does not depend on how many cores there are.
+Rows lie in a temporary folder meanwhile (TMPDIR), which has to have room for them (room.py). Torch computes on one
+thread in the scope, so that a number does not depend on how many cores there are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from auditor.material import Material
 from auditor.mixture import refuse_mixed_stacks
 from auditor.plan import Plan
 from auditor.progress import Progress
+from auditor.room import check_room
 from auditor.splits import split_capture
 from auditor.workers import one_thread_a_job
 
@@ -36,7 +37,10 @@ class Opened:
 
 @contextlib.contextmanager
 def opened_material(evidence: Evidence, plan: Plan, progress: Progress) -> Iterator[Opened]:
-    """The evidence under this plan's split and compute modes. BundleError when it mixes two stacks."""
+    """The evidence under this plan's split and compute modes. BundleError when it mixes two stacks, RecordingError when
+    its rows have no room.
+    """
+    check_room(evidence.bundles, evidence.summaries, plan)
     parted = part_active(evidence.bundles, evidence.truths)
     with tempfile.TemporaryDirectory(prefix="splitwire-audit-") as folder:
         capture = read_capture(
