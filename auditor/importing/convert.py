@@ -48,6 +48,7 @@ _DTYPES = {
 _STACKS = {"gram": stack_pb2.STACK_KIND_GRAM, "transformer": stack_pb2.STACK_KIND_TRANSFORMER}
 _MODES = {"train": stack_pb2.COMPUTE_MODE_TRAIN, "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE}
 _ABSENT = {"real": 1, "token": -1, "label": -100}
+_LOWEST = {"real": 0, "token": -1, "label": -100, "document": -1}
 _ORDER = ("sequence", "row", "width")
 _INT32 = np.iinfo(np.int32)
 
@@ -114,6 +115,8 @@ class _Reader:
         self._shape = (forward.get("sequence", 1), forward["row"])
         for name in (*self.hops, *TRUTH_SECTIONS):
             self._check_sizes(name, forward)
+        if not self.num_steps:
+            raise self._error(mapping.forward, "has no step", "give at least one")
         self._documents = self._read_documents()
 
     def documents(self) -> list[dict[str, Any]]:
@@ -139,6 +142,11 @@ class _Reader:
     def truth(self, number: int) -> AbstractMapping[str, Any]:
         """The truth arrays [N, R] of one step."""
         values = {name: self._truth_of(name, number) for name in TRUTH_SECTIONS}
+        for name, array in values.items():
+            if array.min() < _LOWEST[name] or (name == "real" and array.max() > 1):
+                text = f"step {number} has numbers from {array.min()} to {array.max()}"
+                most = " and at most 1" if name == "real" else ""
+                raise self._error(getattr(self.mapping, name), text, f"{name} is at least {_LOWEST[name]}{most}")
         documents = values["document"]
         if documents.max() >= len(self._documents):
             text = f"step {number} names document {documents.max()} of {len(self._documents)}"

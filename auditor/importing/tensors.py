@@ -154,6 +154,8 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, unpac
         length = stream.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
+    if dtype.kind not in "biufc":
+        raise ValueError(f"it holds {dtype} and no numbers")
     if member.file_size != length + dtype.itemsize * int(np.prod(shape, dtype=object)):
         raise ValueError(f"its size does not fit its shape {list(shape)}")
     if member.compress_type != zipfile.ZIP_STORED:

@@ -130,6 +130,10 @@ def changed(**tensor: Any) -> dict[str, torch.Tensor]:
     return tensors() | tensor
 
 
+def without_steps() -> dict[str, torch.Tensor]:
+    return {name: value[:, :0] if name in ("g", "labels") else value[:0] for name, value in tensors().items()}
+
+
 @pytest.mark.parametrize(
     ("values", "mapping", "named"),
     [
@@ -144,6 +148,9 @@ def changed(**tensor: Any) -> dict[str, torch.Tensor]:
         (changed(mask=torch.ones(S, R + 2)), {}, r"'mask' has 8 of axis row"),
         (changed(tokens=torch.full((S, R), 1 << 40)), {}, "beyond 32 bits"),
         (changed(h=torch.zeros(S, R, 0)), {}, "at least one value"),
+        (changed(mask=torch.full((S, R), 2)), {}, r"'mask' step 0 has numbers from 2 to 2"),
+        (changed(doc=torch.tensor([0, 1, 2, -5])), {}, r"'doc' step 3 has numbers from -5 to -5"),
+        (without_steps(), {}, "has no step"),
     ],
 )
 def test_what_does_not_fit_is_named_with_key_and_shape_and_leaves_nothing(
@@ -174,9 +181,10 @@ def test_truncated_sources_pickles_and_other_endings_are_refused(keys: Path, tmp
     whole = save_safetensors(tmp_path / "whole", tensors())
     (tmp_path / "cut.safetensors").write_bytes(whole.read_bytes()[:-20])
     np.savez(tmp_path / "objects.npz", h=np.array([object()], dtype=object))
+    np.savez(tmp_path / "texts.npz", **{name: value.numpy() for name, value in tensors().items()} | {"doc": ["a"] * S})
     torch.save({"h": Path("x")}, tmp_path / "pickle.pt")
     (tmp_path / "x.csv").write_text("1,2")
-    for name in ("cut.safetensors", "objects.npz", "pickle.pt", "x.csv", "missing.npz"):
+    for name in ("cut.safetensors", "objects.npz", "texts.npz", "pickle.pt", "x.csv", "missing.npz"):
         with pytest.raises(SettingsError):
             import_tensors(tmp_path / name, MAPPING, tmp_path / "bundle", audit_key=keys / "audit.pub")
 
