@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from auditor.report.files import read_report
+from auditor.report.files import read_report, result_file
 from auditor.results import Unit
 from auditor.statistics.binomial import bonferroni_z
 from auditor.statistics.meta import Combined, random_effects, standard_error_from_interval
@@ -52,7 +52,7 @@ def combine_audits(files: Sequence[Path], subject: str | None, *, alpha: float =
     """Combines the check `attack/family/metric` of these results; None where they share exactly one."""
     if len(files) < 2:
         raise SettingsError(f"{len(files)} results cannot be combined", remedy="give at least two audit.json")
-    reports = [read_report(file) for file in files]
+    reports = [read_report(result_file(file)) for file in files]
     checks = [_bounded_checks(report) for report in reports]
     chosen = _choose(subject, checks, files)
     runs = [_run(file, report, found[chosen]) for file, report, found in zip(files, reports, checks, strict=True)]

@@ -66,10 +66,10 @@ def read_calibration(file: Path) -> Calibration:
     """A calibration file, or the one in a folder; SettingsError when it is not one of this schema."""
     path = file / JSON_FILE if file.is_dir() else file
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise SettingsError(f"calibration {path} cannot be read: {error.strerror}", remedy="check the path") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"calibration {path} is not JSON: {error}", remedy="give a calibration.json") from None
     schema = tree.get("schema") if isinstance(tree, dict) else None
     if schema != SCHEMA:
@@ -85,6 +85,10 @@ def read_calibration(file: Path) -> Calibration:
         raise SettingsError(
             f"calibration {path} was changed or damaged", remedy="calibrate again with auditor calibrate"
         ) from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _representation(tree: Any) -> Representation:

@@ -20,11 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from auditor.report.junit import render_junit
 from auditor.report.page import render_page
-from auditor.results import SCHEMA
+from auditor.results import SCHEMA, NotMeasured, Result
 from auditor.runlog import RUN_SCHEMA
 from auditor.store import count_parts, has_parts
+from auditor.verdict import Verdict
 from splitwire.errors import RecordingError, SettingsError
 
 JSON_FILE = "audit.json"
@@ -44,6 +47,12 @@ _NEEDED = (
     "bundles",
     "notes",
 )
+_PARTS: dict[str, Any] = {
+    "verdict": Verdict,
+    "plan": dict[str, Any],
+    "results": tuple[Result, ...],
+    "not_measured": tuple[NotMeasured, ...],
+}
 
 
 def write_report(report: Mapping[str, Any], folder: Path, run: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -100,10 +109,10 @@ def read_run(file: Path) -> dict[str, Any] | None:
 def read_report(file: Path) -> dict[str, Any]:
     """The tree of a result file; SettingsError when it is not one of this schema."""
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise SettingsError(f"result {file} cannot be read: {error.strerror}", remedy="give an audit.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"result {file} is not JSON: {error}", remedy="give an audit.json") from None
     schema = report.get("schema") if isinstance(report, dict) else None
     if schema != SCHEMA or any(key not in report for key in _NEEDED):
@@ -111,7 +120,16 @@ def read_report(file: Path) -> dict[str, Any]:
             f"result {file} has schema {schema!r}, this version reads {SCHEMA!r}",
             remedy="use the version of splitwire that wrote it, or audit again",
         )
+    try:
+        for name, kind in _PARTS.items():
+            pydantic.TypeAdapter(kind).validate_python(report[name])
+    except pydantic.ValidationError:
+        raise SettingsError(f"result {file} was changed or damaged", remedy="restore it, or audit again") from None
     return dict(report)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def replace_text(file: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,25 @@ from typer.testing import CliRunner
 from auditor.cli import app
 from auditor.combine import combine_audits
 from auditor.report.files import _NEEDED
-from auditor.results import SCHEMA
+from auditor.results import SCHEMA, Check, Result, plain
 from auditor.statistics.meta import random_effects
+from auditor.verdict import Verdict
 from splitwire.errors import SettingsError
 
 EFFECT = "latent_probe/forward_only/token_top1_effect"
 
 
 def audit(folder: Path, name: str, value: float, half: float = 0.3, **changes: Any) -> Path:
-    check = {
-        "metric": "token_top1_effect",
-        "unit": "pp",
-        "ceiling": 1.0,
-        "value": value,
-        "lower": value - half,
-        "upper": value + half,
-        "state": "pass",
-    }
-    gate = check | {"metric": "token_top1_gate", "lower": None}
+    check = Check("token_top1_effect", "pp", 1.0, value, value - half, value + half, None, None, "pass")
+    gate = replace(check, metric="token_top1_gate", lower=None)
+    told = ("token", "all", "", "", "", 1, 1, 1)
+    result = Result("latent_probe", "forward_only", *told, (replace(check, **changes), gate), {}, {}, ())
     report = dict.fromkeys(_NEEDED) | {
         "schema": SCHEMA,
+        "verdict": plain(Verdict("pass", (), 0, "")),
         "plan": {"hash": "a", "settings": {"statistics": {"alpha": 0.05}}},
-        "results": [{"attack": "latent_probe", "family": "forward_only", "checks": [check | changes, gate]}],
+        "results": [plain(result)],
+        "not_measured": [],
     }
     file = folder / f"{name}.json"
     file.write_text(json.dumps(report))
@@ -56,6 +54,14 @@ def test_combine_prints_what_the_library_finds(tmp_path: Path) -> None:
     text = invoke("combine", *files, "--check", "token_top1_effect").output
     for word in ("DerSimonian-Laird", "Hartung-Knapp", "prediction", "tau", "+0.53 pp"):
         assert word in text
+
+
+def test_a_folder_stands_for_its_result(tmp_path: Path) -> None:
+    for number, value in enumerate((0.2, 0.4)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        audit(folder, "audit", value)
+    assert invoke("combine", tmp_path / "0", tmp_path / "1", "--check", "token_top1_effect").exit_code == 0
 
 
 def test_two_runs_have_no_prediction_and_other_plans_are_noted(tmp_path: Path) -> None:
