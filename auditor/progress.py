@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from splitwire.console import printable
+
 Progress = Callable[[str, int, int], None]
 """Called with a label, the work done and the work in all; 0 in all where that is not known."""
 
@@ -67,7 +69,7 @@ def _bar(console: Console) -> Iterator[Progress]:
         task = bars.add_task("starting", total=None)
 
         def show(label: str, done: int, total: int) -> None:
-            bars.update(task, description=label, completed=done, total=total or None)
+            bars.update(task, description=printable(label), completed=done, total=total or None)
 
         yield show
 
@@ -90,4 +92,4 @@ class _Lines:
         share = f" {done / total:.0%}" if total and not is_new else ""
         self._stage, self._told = stage, now
         label = stage if is_new else label
-        self._console.out(f"{now - self._began:4.0f} s  {label}{share}", highlight=False)
+        self._console.out(f"{now - self._began:4.0f} s  {printable(label)}{share}", highlight=False)

@@ -47,6 +47,11 @@ def run(app: Callable[[], object], program: str) -> None:
         _fail(program, *_explain(error))
 
 
+def printable(text: str) -> str:
+    """The text with control and format characters, such as terminal escapes and bidi overrides, shown as escapes."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def _is_interruption(end: SystemExit) -> bool:
     """Whether typer made the exit of a Ctrl-C that the command left to it; it says nothing of it itself."""
     return isinstance(end.__context__, typer.Exit) and isinstance(end.__context__.__cause__, KeyboardInterrupt)
@@ -97,5 +102,5 @@ def _ended_by_sigterm(program: str) -> Iterator[None]:
 def _fail(program: str, message: str, code: int) -> None:
     if os.environ.get("SPLITWIRE_DEBUG") == "1" and sys.exc_info()[1] is not None:
         raise  # noqa: PLE0704 - called from an except block only
-    typer.echo(f"{program}: error: {message}", err=True)
+    typer.echo(f"{program}: error: {printable(message)}", err=True)
     sys.exit(code)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from splitwire.console import printable
+
 if TYPE_CHECKING:
     from auditor.combine import Combination
 
@@ -38,7 +40,8 @@ def _print(combination: Combination, alpha: float) -> None:
     digits = 2 if unit == "pp" else 3
     typer.echo(f"{combination.subject}, ceiling {show(combination.ceiling, unit)}")
     for run in combination.runs:
-        typer.echo(f"  {show(run.value, unit):>10}  SE {run.standard_error:.{digits + 1}f}  {run.state:<13} {run.name}")
+        name = printable(run.name)
+        typer.echo(f"  {show(run.value, unit):>10}  SE {run.standard_error:.{digits + 1}f}  {run.state:<13} {name}")
     typer.echo(
         f"tau {found.tau_squared**0.5:.{digits + 1}f} {unit}, Q {found.q:.2f} on {found.num_runs - 1} degrees, "
         f"I2 {found.i_squared_ratio:.0%} of the spread is between runs"

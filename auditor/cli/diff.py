@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from splitwire.console import printable
+
 if TYPE_CHECKING:
     from auditor.diff import Difference, Moved
 
@@ -29,7 +31,7 @@ def command(
         typer.echo(json.dumps({**plain(found), "exit_code": found.exit_code}, allow_nan=False, indent=1))
     else:
         for line in _lines(found):
-            typer.echo(line)
+            typer.echo(printable(line))
     raise typer.Exit(found.exit_code)
 
 

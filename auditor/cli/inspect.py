@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from splitwire.console import printable
 from splitwire.settings import flatten
 from splitwire.v1 import channels_pb2, stack_pb2
 
@@ -43,13 +44,18 @@ def command(
     _show_traffic(opened)
     if settings:
         for key, value in flatten(opened.settings):
-            typer.echo(f"setting {key} = {json.dumps(value)}")
+            _say(f"setting {key} = {json.dumps(value)}")
     if frames:
         for hop in _TENSOR_HOPS:
             for frame in opened.frames(hop):
-                typer.echo(_frame_line(frame))
+                _say(_frame_line(frame))
     for problem in opened.problems:
-        typer.echo(f"note: {problem}", err=True)
+        _say(f"note: {problem}", err=True)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Prints a line of a bundle, whoever wrote it."""
+    typer.echo(printable(text), err=err)
 
 
 def _show_head(bundle: Bundle) -> None:
@@ -57,28 +63,28 @@ def _show_head(bundle: Bundle) -> None:
 
     manifest = bundle.manifest
     state = "complete" if bundle.is_complete else "incomplete (it has no manifest, or wire.mcap was cut off)"
-    typer.echo(f"bundle {bundle.folder}: {state}, recorded by {bundle.recorder}")
+    _say(f"bundle {bundle.folder}: {state}, recorded by {bundle.recorder}")
     if line := active_line(bundle.settings):
-        typer.echo(line)
-    typer.echo(", ".join(f"{name} {version}" for name, version in sorted(bundle.versions.items())))
+        _say(line)
+    _say(", ".join(f"{name} {version}" for name, version in sorted(bundle.versions.items())))
     if manifest is not None:
-        typer.echo(f"from {manifest['created']} to {manifest['closed']}, {manifest['num_dropped']} messages dropped")
-        typer.echo(f"settings hash {manifest['settings_hash']}")
+        _say(f"from {manifest['created']} to {manifest['closed']}, {manifest['num_dropped']} messages dropped")
+        _say(f"settings hash {manifest['settings_hash']}")
 
 
 def _show_snapshots(bundle: SnapshotBundle, *, with_settings: bool) -> None:
     manifest = bundle.head
     state = "complete" if manifest is not None else "incomplete (it has no manifest: its session has not ended)"
-    typer.echo(f"snapshots {bundle.folder}: {state}, session {bundle.session_hash}")
+    _say(f"snapshots {bundle.folder}: {state}, session {bundle.session_hash}")
     if manifest is not None:
-        typer.echo(", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items())))
-        typer.echo(f"from {manifest.created} to {manifest.closed}, {manifest.num_dropped} snapshots dropped")
+        _say(", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items())))
+        _say(f"from {manifest.created} to {manifest.closed}, {manifest.num_dropped} snapshots dropped")
         facts = [*flatten(manifest.stack, "stack."), *flatten(manifest.optimizer, "optimizer.")]
         for key, value in [*facts, *(flatten(manifest.settings) if with_settings else ())]:
-            typer.echo(f"{key} = {json.dumps(value)}")
+            _say(f"{key} = {json.dumps(value)}")
     for entry in bundle.entries:
         size = entry.path.stat().st_size
-        typer.echo(f"optimizer step {entry.optimizer_step} at wire step {entry.last_step}: {size} bytes")
+        _say(f"optimizer step {entry.optimizer_step} at wire step {entry.last_step}: {size} bytes")
 
 
 def _show_traffic(bundle: Bundle) -> None:
@@ -94,7 +100,7 @@ def _show_traffic(bundle: Bundle) -> None:
     for hop in summarise(bundle.messages()):
         gaps = hop.gaps_seconds
         table.add_row(
-            hop.session_hash or "(none yet)",
+            printable(hop.session_hash) or "(none yet)",
             hop.hop.lower(),
             str(hop.num_frames) if hop.hop != "CONTROL" else "",
             str(hop.num_messages),
@@ -107,7 +113,7 @@ def _show_traffic(bundle: Bundle) -> None:
     # Wide enough for every column, whatever the terminal or file: a cut number would be a wrong one.
     Console(width=_TABLE_WIDTH, soft_wrap=True).print(table)
     for line in shapes:
-        typer.echo(line)
+        _say(line)
 
 
 def _rate(value: float | None, scale: float = 1.0) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from auditor.perturbation import active_line
 from splitwire.bundles import VerifyReport, open_bundle, verify_bundle
+from splitwire.console import printable
 from splitwire.errors import BundleError
 
 
@@ -22,10 +23,10 @@ def command(
     """Check manifest, signature, the hash of every file, checksums, counts and drops. Exit code 4 on any problem."""
     report = verify_bundle(bundle, trust)
     for line in [*_active(bundle, report), *_lines(report)]:
-        typer.echo(line)
+        typer.echo(printable(line))
     if not report.is_good:
         for problem in report.problems:
-            typer.echo(f"problem: {problem}", err=True)
+            typer.echo(f"problem: {printable(problem)}", err=True)
         raise typer.Exit(BundleError.exit_code)
     typer.echo("no problem found")
 

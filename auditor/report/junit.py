@@ -10,16 +10,15 @@ There is no time in it: the same result gives the same bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 from auditor.report.numbers import show_interval, show_value
 from auditor.words import show
+from splitwire.console import printable
 
 _SUITE = "splitwire audit"
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render_junit(report: Mapping[str, Any]) -> str:
@@ -36,7 +35,7 @@ def render_junit(report: Mapping[str, Any]) -> str:
     suite = Xml.SubElement(suites, "testsuite", attributes)
     properties = Xml.SubElement(suite, "properties")
     for name, value in (("plan", report["plan"]["name"]), ("plan_hash", report["plan"]["hash"])):
-        Xml.SubElement(properties, "property", {"name": name, "value": _clean(value)})
+        Xml.SubElement(properties, "property", {"name": name, "value": printable(value)})
     suite.extend(cases)
     Xml.indent(suites)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(suites, encoding="unicode") + "\n"
@@ -65,21 +64,16 @@ def _checks(results: Sequence[Mapping[str, Any]]) -> list[Xml.Element]:
 def _not_run(entry: Mapping[str, Any]) -> Xml.Element:
     case = _case(f"{entry['family']}.{entry['attack']}", "not measured")
     name = "error" if entry["applies"] else "skipped"
-    Xml.SubElement(case, name, {"message": _clean(entry["reason"])})
+    Xml.SubElement(case, name, {"message": printable(entry["reason"])})
     return case
 
 
 def _case(place: str, name: str) -> Xml.Element:
-    return Xml.Element("testcase", {"classname": _clean(place), "name": _clean(name)})
+    return Xml.Element("testcase", {"classname": printable(place), "name": printable(name)})
 
 
 def _end(case: Xml.Element, state: str, message: str, texts: Sequence[str]) -> None:
     if state == "pass":
         return
     name = "failure" if state == "fail" else "error"
-    Xml.SubElement(case, name, {"message": _clean(message), "type": state}).text = _clean("\n".join(texts))
-
-
-def _clean(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
-    return _NOT_XML.sub("?", text)
+    Xml.SubElement(case, name, {"message": printable(message), "type": state}).text = printable("\n".join(texts))

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from auditor.report import svg
 from auditor.report.numbers import show_interval, show_short, show_value
 from auditor.report.reading import read, short_family
 from auditor.report.sweep import sweep_lines, sweep_plot
 from auditor.words import show, show_limit
+from splitwire.console import printable
 
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
 
@@ -45,10 +47,16 @@ def environment() -> Environment:
     return Environment(
         loader=PackageLoader("auditor.report"),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _shown(value: Any) -> Any:
+    """Text of the result without characters that nobody sees; markup of this package as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _map(report: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:

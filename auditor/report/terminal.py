@@ -17,6 +17,7 @@ from auditor.channels import FAMILIES
 from auditor.report.numbers import show_value
 from auditor.report.reading import read, short_family
 from auditor.words import show
+from splitwire.console import printable
 
 NUM_COLUMNS, NUM_LINES = 80, 22
 """Two lines of the screen are left to the caller, for the paths."""
@@ -71,13 +72,14 @@ def _families(report: Mapping[str, Any]) -> list[Line]:
 
 def _family(name: str, states: Sequence[str], found: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> Text:
     state = min(states, key=_RANK.index) if states else "not measured"
-    head = short_family(name)[:_FAMILY_COLUMNS].ljust(_FAMILY_COLUMNS)
+    head = printable(short_family(name))[:_FAMILY_COLUMNS].ljust(_FAMILY_COLUMNS)
     text = "not measured"
     if found is not None:
         result, check = found
         ceiling = show(check["ceiling"], check["unit"])
         passed = f"{states.count('pass')} of {len(states)} pass"
         text = f"{passed}; {check['metric']} {show_value(check, result)}, ceiling {ceiling}"
+    text = printable(text)
     room = NUM_COLUMNS - _FAMILY_COLUMNS - _STATE_COLUMNS - 2
     shown = _SHORT.get(state, state).ljust(_STATE_COLUMNS)
     return Text.assemble(f"{head} ", (shown, _STYLES[state]), f" {textwrap.shorten(text, room, placeholder='...')}")
@@ -110,6 +112,11 @@ def _wrapped(text: str, first: str, rest: str, most: int) -> list[Line]:
         return []
     return [
         *textwrap.wrap(
-            text, NUM_COLUMNS, initial_indent=first, subsequent_indent=rest, max_lines=most, placeholder=" ..."
+            printable(text),
+            NUM_COLUMNS,
+            initial_indent=first,
+            subsequent_indent=rest,
+            max_lines=most,
+            placeholder=" ...",
         )
     ]

@@ -38,6 +38,7 @@ from auditor.report import (
 )
 from auditor.report.advice import next_steps
 from auditor.report.files import check_folder
+from auditor.report.junit import render_junit
 from auditor.report.reading import read, short_family
 from auditor.report.terminal import summary_lines
 from auditor.results import SCHEMA, plain
@@ -172,6 +173,39 @@ def test_another_file_is_no_result(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(SettingsError):
         read_report(tmp_path / "x.json")
+
+
+def _without_results(report: dict[str, Any]) -> dict[str, Any]:
+    return report | {"results": "none"}
+
+
+def _with_another_state(report: dict[str, Any]) -> dict[str, Any]:
+    return report | {"verdict": report["verdict"] | {"state": "fine"}}
+
+
+def _with_no_number(report: dict[str, Any]) -> dict[str, Any]:
+    return report | {"captured": {"width": float("nan")}}
+
+
+@pytest.mark.parametrize("damage", [_without_results, _with_another_state, _with_no_number])
+def test_a_damaged_result_is_refused_in_one_line(
+    report: dict[str, Any], tmp_path: Path, damage: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    (tmp_path / "audit.json").write_text(json.dumps(damage(report)))
+    with pytest.raises(SettingsError, match=r"damaged|NaN is no number"):
+        read_report(tmp_path / "audit.json")
+
+
+def test_terminal_escapes_and_bidi_overrides_reach_neither_screen_nor_page(report: dict[str, Any]) -> None:
+    bad = "\x1b[2J\x1b]0;title\x07\u202e\x9b31m"
+    changed = json.loads(json.dumps(report))
+    changed["verdict"]["reasons"].insert(0, {"kind": "evidence", "text": bad, "subject": bad})
+    changed["observable"][bad] = changed["plan"]["name"] = bad
+    changed["results"][0]["checks"][0] |= {"metric": bad, "state": "fail"}
+    lines = [str(line) for line in summary_lines(changed)]
+    assert any("\\x1b[2J" in line for line in lines)
+    for text in (*lines, *render_page(changed).split("\n"), *render_junit(changed).split("\n")):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
 
 
 def test_what_is_not_finite_becomes_null() -> None:

@@ -100,3 +100,8 @@ def test_sigterm_ends_a_program_by_way_of_its_clean_up(capsys: pytest.CaptureFix
     assert closed
     assert capsys.readouterr().err == "tln: error: terminated\n"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_error_never_sends_an_escape_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ending(BundleError("bundle \x1b]0;x\x07\u202e\x9bé is not whole"), capsys)[1]
+    assert told.strip() == r"tln: error: bundle \x1b]0;x\x07\u202e\x9bé is not whole"
