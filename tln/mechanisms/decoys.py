@@ -259,8 +259,8 @@ def _rows(settings: DecoySettings, inputs: MechanismInputs) -> Mechanism:
     frame_rows = block + settings.count + (block if settings.min_real_rows else 0)
     if settings.pool_size < frame_rows:
         raise SettingsError(
-            f"frame.decoys.pool_size {settings.pool_size} cannot fill a frame of {frame_rows} rows",
-            remedy="use a pool of several frames, such as 8192",
+            f"frame.decoys.pool_size is {settings.pool_size} and one frame may need {frame_rows} rows",
+            remedy=f"use {frame_rows} or more, better the rows of many frames, such as 8192",
         )
     if settings.min_real_rows >= block:
         raise SettingsError(
