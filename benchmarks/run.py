@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, not how fast")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results.json"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
     devices = [arguments.device] if arguments.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     results = {}
     for device in devices:
@@ -60,6 +62,11 @@ def main() -> int:
     return 0
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    """SIGTERM ends it like Ctrl-C does: every process that was started is stopped."""
+    raise KeyboardInterrupt
+
+
 def _rows(model: ModelSettings, *, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="splitwire-bench-") as name:
         folder = Path(name)
@@ -70,7 +77,7 @@ def _rows(model: ModelSettings, *, quick: bool) -> Iterator[Row]:
             yield from floor.rows(started, tokens=16 if quick else 96, rounds=2 if quick else 6)
             yield from training.rows(started, sequences=8, positions=64, rounds=2 if quick else 10)
         yield from protected.rows(folder / "protected", model, rounds=2 if quick else 12)
-        yield from watch.rows(folder / "watch", model, rounds=4 if quick else 24)
+        yield from watch.rows(folder / "watch", model, rounds=4 if quick else 24, mebibytes=16 if quick else 128)
 
 
 def _shown(device: str, rows: Iterator[Row]) -> Iterator[Row]:

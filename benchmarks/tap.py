@@ -21,7 +21,7 @@ from typing import IO, Any, Self, cast
 
 import grpc
 
-from benchmarks.measure import Row, alternate, ratio_of_medians
+from benchmarks.measure import Row, alternate, ratio_of_medians, timed
 from splitwire import wire
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles, channel_credentials, server_credentials
@@ -37,6 +37,21 @@ _WINDOW = 8  # messages in flight while bytes a second are measured
 
 def rows(folder: Path, *, mebibytes: int, rounds: int) -> Iterator[Row]:
     """Round trips of small messages, and the speed of chunks, both with the recorder at work."""
+    with _streams(folder) as (direct, tapped):
+        yield _round_trips(direct, tapped, rounds)
+        yield _speed(direct, tapped, mebibytes, rounds)
+
+
+def write_rate(folder: Path, *, mebibytes: int, rounds: int) -> float:
+    """MiB a second that the tap writes at most: chunks and their echoes, as fast as they pass through it."""
+    with _streams(folder) as (_, tapped):
+        seconds = [timed(lambda: tapped.echo(_chunk(), mebibytes, _WINDOW)) for _ in range(1 + rounds)]
+    return 2 * mebibytes / statistics.median(seconds[1:])
+
+
+@contextmanager
+def _streams(folder: Path) -> Iterator[tuple[_Stream, _Stream]]:
+    """A stream to the echo without, and one with the tap between."""
     files = init_pki(folder / "pki", loopback=True)
     echo = [sys.executable, "-m", "benchmarks.tap", str(folder / "pki" / "ucn")]
     with _process(echo) as upstream:
@@ -47,8 +62,7 @@ def rows(folder: Path, *, mebibytes: int, rounds: int) -> Iterator[Row]:
             _Stream(upstream, files["tln"]) as direct,
             _Stream(address, files["tln"]) as tapped,
         ):
-            yield _round_trips(direct, tapped, rounds)
-            yield _speed(direct, tapped, mebibytes, rounds)
+            yield direct, tapped
 
 
 def _round_trips(direct: _Stream, tapped: _Stream, rounds: int) -> Row:
@@ -64,8 +78,7 @@ def _round_trips(direct: _Stream, tapped: _Stream, rounds: int) -> Row:
 
 
 def _speed(direct: _Stream, tapped: _Stream, mebibytes: int, rounds: int) -> Row:
-    frame = stack_pb2.Frame(data=bytes(wire.CHUNK_BYTES))
-    message = stack_pb2.ExchangeRequest(frame=frame).SerializeToString()
+    message = _chunk()
     without, through = alternate(
         lambda: direct.echo(message, mebibytes, _WINDOW),
         lambda: tapped.echo(message, mebibytes, _WINDOW),
@@ -78,13 +91,19 @@ def _speed(direct: _Stream, tapped: _Stream, mebibytes: int, rounds: int) -> Row
     return Row("speed through the tap", "no tap", ratio_of_medians(without, through), "ratio", numbers=numbers)
 
 
+def _chunk() -> bytes:
+    """A message of one MiB of zeros."""
+    return stack_pb2.ExchangeRequest(frame=stack_pb2.Frame(data=bytes(wire.CHUNK_BYTES))).SerializeToString()
+
+
 class _Stream:
     """One open exchange stream with an echoing server at its end."""
 
     def __init__(self, address: str, tls: TlsFiles) -> None:
         self._channel = grpc.secure_channel(address, channel_credentials(tls), options=_OPTIONS)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: Any = self._channel.stream_stream(wire.EXCHANGE)(iter(self._outbox.get, None))
+        exchange = self._channel.stream_stream(wire.EXCHANGE)
+        self._answers: Any = exchange(iter(self._outbox.get, None), wait_for_ready=True)
 
     def __enter__(self) -> Self:
         return self

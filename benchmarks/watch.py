@@ -5,7 +5,8 @@ detector of the watch works. Cost: steps with the watch at work and with it held
 What was recorded meanwhile is read on top when the watch goes on: it works twice as hard as a run would make it.
 
 Keeping up: the same recording is read once more by a watch alone, on one thread, all detectors on. The ratio is its
-steps a second over those of the training run.
+steps a second over those of the training run. The last ratio is harder than any training: the bytes a second that it
+reads over those that the tap writes at most, before an echo that computes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import torch
 
 from auditor.watch import Watcher, WatchSettings
+from benchmarks import tap
 from benchmarks.measure import Row, in_turns, ratio_of_medians, timed
 from benchmarks.nodes import Nodes, running_gram
 from benchmarks.protected import FRAME_ROWS, FRAMES, LOSSES, MECHANISMS, batch_for, gram_settings, training_step
@@ -34,8 +36,11 @@ from tln.recording import RecordSettings
 _LOSS = "protected step"
 
 
-def rows(folder: Path, model: ModelSettings, *, rounds: int) -> Iterator[Row]:
-    """The cost of a step with the watch running, then how much faster the watch is than the run."""
+def rows(folder: Path, model: ModelSettings, *, rounds: int, mebibytes: int) -> Iterator[Row]:
+    """The cost of a step with the watch running, how much faster the watch is than the run, and than the tap can be.
+
+    The tap is measured with so many MiB a round.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_audit_keys(folder / "keys")
     settings = WatchSettings(
@@ -53,7 +58,11 @@ def rows(folder: Path, model: ModelSettings, *, rounds: int) -> Iterator[Row]:
         "ratio",
         numbers={"watched_step_ms": 1e3 * statistics.median(watched), "alone_step_ms": 1e3 * statistics.median(alone)},
     )
-    yield _keeping_up(settings, statistics.median(alone))
+    speed = _keeping_up(settings, statistics.median(alone))
+    yield speed
+    yield _against_the_tap(
+        speed.numbers["mebibytes_per_second"], tap.write_rate(folder / "tap", mebibytes=mebibytes, rounds=3)
+    )
 
 
 def _keeping_up(settings: WatchSettings, step_seconds: float) -> Row:
@@ -72,6 +81,11 @@ def _keeping_up(settings: WatchSettings, step_seconds: float) -> Row:
         "skipped_frames": float(state.num_skipped),
     }
     return Row("speed of the watch", "the training run", value, "times", ">= 2", value >= 2, numbers)
+
+
+def _against_the_tap(read: float, written: float) -> Row:
+    numbers = {"read_mebibytes_per_second": read, "written_mebibytes_per_second": written}
+    return Row("read rate of the watch", "the tap's largest write rate", read / written, "ratio", numbers=numbers)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import floor, protected
+from benchmarks import floor, protected, watch
 from benchmarks.measure import in_turns
 from benchmarks.nodes import running, running_gram
 from splitwire.backbone import ModelSettings
@@ -58,6 +58,18 @@ def test_peak_memory_is_that_of_the_processes(model: ModelSettings, tmp_path: Pa
         peaks = protected.peak_mebibytes(nodes)
     assert set(peaks) == {"trusted_peak_mib", "untrusted_peak_mib"}
     assert all(100 < value < 8192 for value in peaks.values())
+
+
+def test_the_watch_is_measured_beside_a_run_alone_and_against_the_tap(model: ModelSettings, tmp_path: Path) -> None:
+    """It reads every frame that the tap wrote, and each ratio is that of the numbers beside it."""
+    cost, speed, rate = watch.rows(tmp_path / "watch", model, rounds=2, mebibytes=1)
+    assert cost.value == pytest.approx(cost.numbers["watched_step_ms"] / cost.numbers["alone_step_ms"])
+    assert speed.value == pytest.approx(cost.numbers["alone_step_ms"] / speed.numbers["watch_step_ms"])
+    assert speed.numbers["skipped_frames"] == 0
+    assert rate.numbers["read_mebibytes_per_second"] == speed.numbers["mebibytes_per_second"] > 0
+    assert rate.value == pytest.approx(
+        rate.numbers["read_mebibytes_per_second"] / rate.numbers["written_mebibytes_per_second"]
+    )
 
 
 def _sizes_of_a_step(connected: Connected) -> list[int]:
