@@ -82,8 +82,12 @@ class Results:
         return self.folder / f"{cell.name}.json"
 
     def _read(self, file: Path) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(file.read_text())
-        if result["schema"] != SCHEMA or result["recipe_hash"] != self._recipe.hash:
+        try:
+            result: dict[str, Any] = json.loads(file.read_text())
+            origin = result["schema"], result["recipe_hash"]
+        except (ValueError, TypeError, KeyError):
+            raise SettingsError(f"{file} is no result of a cell", remedy="remove it, and the cell runs again") from None
+        if origin != (SCHEMA, self._recipe.hash):
             raise SettingsError(
                 f"{file} is the result of another recipe or version", remedy="name a new folder with --out"
             )
