@@ -119,7 +119,7 @@ def _check_signature(folder: Path, signers: dict[str, str] | None, report: Verif
         report.problems.append(str(error))
         return
     if signature is None:
-        _tell_unsigned(signers, report)
+        _tell_unsigned(folder, signers, report)
         return
     key = check_signature(folder, signature)
     if key is None:
@@ -139,8 +139,9 @@ def _check_signature(folder: Path, signers: dict[str, str] | None, report: Verif
         )
 
 
-def _tell_unsigned(signers: dict[str, str] | None, report: VerifyReport) -> None:
-    text = "the manifest is not signed. Give the recorder a signing key of auditor keygen"
+def _tell_unsigned(folder: Path, signers: dict[str, str] | None, report: VerifyReport) -> None:
+    whose = "the untrusted node a snapshots.signing_key" if is_snapshot_bundle(folder) else "the recorder a signing key"
+    text = f"the manifest is not signed. Give {whose} of auditor keygen"
     (report.notes if signers is None else report.problems).append(text)
 
 
