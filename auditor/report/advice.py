@@ -122,7 +122,8 @@ def next_steps(report: Tree) -> list[str]:
     steps = _controls(report)
     if steps:
         steps.append("Then train, record and audit again: what was sent already stays as leaky as it was.")
-    steps += [*_evidence(report), *_instrument(report), *_documents(report), *_plan(report), *_scope(report)]
+    steps += [*_evidence(report), *_instrument(report), *_documents(report), *_intervals(report)]
+    steps += [*_plan(report), *_scope(report)]
     return list(dict.fromkeys(steps))
 
 
@@ -177,7 +178,11 @@ def _instrument(report: Tree) -> list[str]:
 def _documents(report: Tree) -> list[str]:
     """More documents help where the reading itself is under the ceiling; elsewhere they would only show the leak."""
     now = sum(report["captured"]["documents_by_split"].values())
-    needed = [_documents_needed(result, check, report) for result, check in _checks(report, "inconclusive")]
+    needed = [
+        _documents_needed(result, check, report)
+        for result, check in _checks(report, "inconclusive")
+        if result["family"] != STATEFUL_REMOTE_STATE
+    ]
     known = [number for number in needed if number is not None]
     steps = []
     within = [number for number in known if number <= MOST_GROWTH * now]
@@ -201,8 +206,34 @@ def _documents(report: Tree) -> list[str]:
     return steps
 
 
+def _intervals(report: Tree) -> list[str]:
+    """The unit of the node's own state is the interval between two snapshots, however many documents there are."""
+    needed = [
+        (math.ceil(result["num_frames"] * growth), int(result["num_frames"]))
+        for result, check in _checks(report, "inconclusive")
+        if result["family"] == STATEFUL_REMOTE_STATE and (growth := _growth(result, check, report)) and growth > 1
+    ]
+    if not needed:
+        return []
+    most, now = max(needed)
+    if most > MOST_GROWTH * now:
+        return [f"{now} snapshot intervals are far too few to decide what the node's own state tells."]
+    wanted = _rounded(most)
+    step = (
+        f"Record about {wanted} snapshot intervals instead of {now}, {wanted - now} more: serve with --snapshot-every 1"
+    )
+    return [f"{step} and train for as many steps; what reads under its ceiling could then be shown to be."]
+
+
 def _documents_needed(result: Tree, check: Tree, report: Tree) -> int | None:
     """Documents in all at which the check could be decided; None where they suffice or would only show the leak."""
+    growth = _growth(result, check, report)
+    now = sum(report["captured"]["documents_by_split"].values())
+    return math.ceil(now * growth) if growth is not None and growth > 1 else None
+
+
+def _growth(result: Tree, check: Tree, report: Tree) -> float | None:
+    """How many times as much evidence the check needs; None where nothing is known or it would only show the leak."""
     observed = Observed(
         value=check["value"],
         upper=check["upper"],
@@ -212,9 +243,7 @@ def _documents_needed(result: Tree, check: Tree, report: Tree) -> int | None:
         num_documents=int(result["num_documents"]),
     )
     fewest = report["plan"]["settings"]["statistics"]["min_documents"]
-    growth = growth_needed(observed, fewest_documents=fewest)
-    now = sum(report["captured"]["documents_by_split"].values())
-    return math.ceil(now * growth) if growth is not None and growth > 1 else None
+    return growth_needed(observed, fewest_documents=fewest)
 
 
 def _rounded(number: int) -> int:

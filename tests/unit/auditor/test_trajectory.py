@@ -27,9 +27,10 @@ from splitwire.bundles import SnapshotWriter
 from splitwire.errors import BundleError
 
 SESSION = "5e55107a5e55107a"
-SIZES = {"gain": 3, "weight": 400}
+SIZES = {"gain": 3, "weight": 80}
 BETA1, BETA2 = 0.9, 0.999
-PLAN = Plan(statistics=StatisticsSettings(repetitions=300))
+PLAN = Plan(statistics=StatisticsSettings(repetitions=150))
+NUM_STEPS = 240
 
 
 def write_snapshots(folder: Path, *, high: np.ndarray, bias: float, every: int = 1, seed: int = 3) -> Path:
@@ -66,25 +67,24 @@ def write_snapshots(folder: Path, *, high: np.ndarray, bias: float, every: int =
 Open = Callable[..., Material]
 
 
-@pytest.fixture
-def opened(make_run: Callable[..., Any], tmp_path: Path) -> Iterator[Open]:
-    """opened(bias=...) -> material of a run of 240 steps of one document each, with snapshots of it."""
-    closing = []
+@pytest.fixture(scope="module")
+def opened(make_run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """opened(bias=...) -> material of one run of a document a step with its snapshots; made once for each choice."""
+    run = make_run(frames=NUM_STEPS, documents=60, gradient="none", rows=8, real=3)
+    folder = tmp_path_factory.mktemp("trajectory")
+    bare = _material([run.bundle], run, folder / "bare")
+    made = {"bare": bare}
+    share = document_properties(bare.capture)["rare_tokens"][bare.capture.items.document]
 
-    def make(*, bias: float = 0.0, frames: int = 240, every: int = 1, snapshots: bool = True) -> Material:
-        run = make_run(frames=frames, documents=60, gradient="none")
-        probe = _material([run.bundle], run, tmp_path / "probe")
-        share = document_properties(probe.capture)["rare_tokens"][probe.capture.items.document]
-        probe.capture.close()
-        folders = [run.bundle]
-        if snapshots:
-            high = share > np.median(share)
-            folders.append(write_snapshots(tmp_path / "snapshots", high=high, bias=bias, every=every))
-        closing.append(_material(folders, run, tmp_path / "capture"))
-        return closing[-1]
+    def make(*, bias: float = 0.0, every: int = 1) -> Material:
+        name = f"{bias:g}-{every}" if every else "bare"
+        if name not in made:
+            snapshots = write_snapshots(folder / f"s-{name}", high=share > np.median(share), bias=bias, every=every)
+            made[name] = _material([run.bundle, snapshots], run, folder / f"capture-{name}")
+        return made[name]
 
     yield make
-    for material in closing:
+    for material in made.values():
         material.capture.close()
 
 
@@ -124,15 +124,15 @@ def test_a_clean_trajectory_is_at_chance_and_its_control_is_found(opened: Open) 
 
 def test_gradients_are_recovered_from_the_moments(opened: Open) -> None:
     """With a snapshot a step, exactly: a small tensor's columns are its gradient."""
-    view = read_trajectory(opened(frames=20), STATEFUL_REMOTE_STATE, PLAN, silent).view
-    assert view.gradient.shape == (20, 3 + 32)
+    view = read_trajectory(opened(), STATEFUL_REMOTE_STATE, PLAN, silent).view
+    assert view.gradient.shape == (NUM_STEPS, 3 + 32)
     generator = np.random.default_rng(3)
     for size in SIZES.values():
         generator.normal(size=size)
     gains = []
-    for _ in range(20):
+    for _ in range(NUM_STEPS):
         gains.append(generator.normal(size=3))
-        generator.normal(size=400)
+        generator.normal(size=80)
     assert np.allclose(view.gradient[:, :3], gains, atol=1e-4)
 
 
@@ -142,7 +142,7 @@ def test_several_steps_an_interval_and_doses(opened: Open) -> None:
     values = document_properties(material.capture)["rare_tokens"]
     trajectory = read_trajectory(material, STATEFUL_REMOTE_STATE, PLAN, silent)
     view, key = trajectory_view(trajectory, material, values)
-    assert len(key.high) == 120
+    assert len(key.high) == NUM_STEPS // 2
     attack, high = TrajectoryProperty(), np.flatnonzero(key.high)
     plain = read_property(attack, view, key, PLAN)[1]
     assert read_property(attack, view.with_bias(high, 0.0, 1), key, PLAN)[1] == plain
@@ -166,7 +166,7 @@ def test_its_instrument_reads_what_the_scorer_does(opened: Open) -> None:
 def test_missing_snapshots_say_what_to_do(opened: Open) -> None:
     """And so do too few of them."""
     with pytest.raises(NotMeasurableError, match="--snapshot-every"):
-        _score(opened(snapshots=False))
+        _score(opened(every=0))
 
 
 def test_few_snapshots_say_what_to_do(opened: Open) -> None:
