@@ -18,6 +18,7 @@ from auditor.splits import Splits
 from auditor.store import Part, Store
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import mixed_groups, units
+from auditor.workers import release_memory
 
 _ABOUT_DECOYS = frozenset({"support", "partition", "partition_rows", "linkage"})
 
@@ -38,6 +39,7 @@ def run_battery(
         started = time.monotonic()
         labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
         part = _run(name, family, material, plan, labelled)
+        release_memory()
         seconds = time.monotonic() - started
         parts.append(store.put(part_name, part, seconds))
         log.add(part_name, seconds)

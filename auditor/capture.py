@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.columns import Column
 from auditor.progress import Progress, silent
 from auditor.rows import Rows, RowStore
 from splitwire.v1 import channels_pb2, stack_pb2
@@ -33,7 +34,15 @@ STEP_BITS = 20
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_GRADIENT_FIRST, _RETURNED_FIRST, _NUM_COLUMNS = 3, 6, 7  # of an item while it is built
+_FIRST, _GRADIENT_FIRST, _RETURNED_FIRST, _NUM_COLUMNS = 1, 3, 6, 7  # of an item while it is built
+_COLUMNS: dict[str, type] = {
+    "real": np.bool_,
+    "label": np.int64,
+    "token": np.int64,
+    "order": np.int64,
+    "document": np.int64,
+    "forward_norm": np.float64,
+}
 
 _MODES = {
     "train": stack_pb2.COMPUTE_MODE_TRAIN,
@@ -197,8 +206,8 @@ class _Builder:
         self._backward: dict[tuple[str, int], str] = {}
         self._answers: dict[tuple[str, int], str] = {}
         self._items: list[list[int]] = []
-        self._tables: list[dict[str, NDArray[Any]]] = []
-        self._gradient_norms: dict[int, NDArray[np.float64]] = {}
+        self._columns = {name: Column(folder / name, dtype) for name, dtype in _COLUMNS.items()}
+        self._gradient_norm = np.zeros(0)
         self._train_steps: set[tuple[str, int]] = set()
         self._problems: Counter[str] = Counter()
         self._skipped = 0
@@ -260,12 +269,16 @@ class _Builder:
         group = (step << STEP_BITS) + number if by_row else step << STEP_BITS
         first = self._forward.append(rows)
         self._items.append([group, first, len(rows), -1, document, by_row, -1])
-        self._tables.append(truth | {"forward_norm": row_norms(rows)})
+        for name, values in {**truth, "forward_norm": row_norms(rows)}.items():
+            self._columns[name].append(values)
 
     def add_backward(self, frame: Any) -> None:
         for item, rows in self._rows_of_step(frame, "BACKWARD", self._backward):
+            if not len(self._gradient_norm):
+                self._gradient_norm = np.full(self._forward.num_rows, np.nan)
+            first = self._items[item][_FIRST]
             self._items[item][_GRADIENT_FIRST] = self._gradient.append(rows)
-            self._gradient_norms[item] = row_norms(rows)
+            self._gradient_norm[first : first + len(rows)] = row_norms(rows)
 
     def add_returned(self, frame: Any) -> None:
         for item, rows in self._rows_of_step(frame, "RETURN", self._answers):
@@ -293,6 +306,8 @@ class _Builder:
         """Lets go of the files on disk."""
         for store in (self._forward, self._gradient, self._returned):
             store.close()
+        for column in self._columns.values():
+            column.close()
 
     def finish(self, source_problems: list[str]) -> Capture:
         self._forward.freeze()
@@ -318,24 +333,10 @@ class _Builder:
         )
 
     def _row_table(self, items: Items) -> RowTable:
-        def column(name: str, dtype: type) -> NDArray[Any]:
-            # Taken out of the tables: a run of millions of rows is not to be in memory twice.
-            parts = [table.pop(name) for table in self._tables]
-            return np.concatenate(parts, dtype=dtype) if parts else np.zeros(0, dtype)
-
-        gradients = (self._gradient_norms.pop(i, None) for i in range(len(items)))
-        for table, norms, count in zip(self._tables, gradients, items.num_rows, strict=True):
-            table["gradient_norm"] = np.full(int(count), np.nan) if norms is None else norms
-        return RowTable(
-            np.repeat(np.arange(len(items)), items.num_rows),
-            column("real", np.bool_),
-            column("label", np.int64),
-            column("token", np.int64),
-            column("order", np.int64),
-            column("document", np.int64),
-            column("forward_norm", np.float64),
-            column("gradient_norm", np.float64),
-        )
+        columns = {name: column.mapped() for name, column in self._columns.items()}
+        missing = not len(self._gradient_norm)
+        gradient_norm = np.full(self._forward.num_rows, np.nan) if missing else self._gradient_norm
+        return RowTable(item=np.repeat(np.arange(len(items)), items.num_rows), gradient_norm=gradient_norm, **columns)
 
     def _problem_lines(self) -> list[str]:
         lines = [f"{count} {what}" for what, count in self._problems.items()]

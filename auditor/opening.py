@@ -23,7 +23,7 @@ from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.room import check_room
 from auditor.splits import split_capture
-from auditor.workers import one_thread_a_job
+from auditor.workers import one_thread_a_job, release_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,7 @@ def opened_material(evidence: Evidence, plan: Plan, progress: Progress) -> Itera
             refuse_mixed_stacks(capture)
             splits = split_capture(capture, plan.split)
             problems = (*evidence.problems, *capture.problems, *duplicate_problems(capture, splits))
+            release_memory()
             with one_thread_a_job():
                 material = Material(capture, splits, parted.sources, parted.truths, parted.active, evidence.ungauged)
                 yield Opened(material, problems, (*evidence.notes, *parted.notes, *capture.notes))

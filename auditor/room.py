@@ -1,7 +1,8 @@
 """Whether the rows of an audit fit the disk that takes them, checked before any is read.
 
 They lie in TMPDIR while an audit runs: the frames of the hops that the plan reads, four bytes a value whatever crossed,
-and at most three copies of one view (as it is, with a planted leak, and what is planted).
+what the truth says of each row, and at most three copies of one view (as it is, with a planted leak, and what is
+planted).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from splitwire.errors import RecordingError
 from splitwire.v1 import channels_pb2, stack_pb2
 
 _VIEW_COPIES = 3
+_COLUMN_BYTES = 41  # what the truth says of a row
 _GROWTH = {stack_pb2.WIRE_DTYPE_BF16: 2, stack_pb2.WIRE_DTYPE_FP16: 2, stack_pb2.WIRE_DTYPE_INT8_ROW: 4}
+"""How many times larger a value is on the disk than it was on the wire."""
 
 
 def check_room(bundles: Sequence[Bundle | SnapshotBundle], summaries: Sequence[Mapping[str, Any]], plan: Plan) -> None:
@@ -48,17 +51,18 @@ def rows_bytes(
     for bundle, summary in sorted(pairs, key=lambda pair: -len(pair[0].sessions())):
         sessions = set(bundle.sessions())
         if not sessions or not sessions <= seen:
-            counted = sum(summary["counts"].get(hop, {}).get("bytes", 0) for hop in hops)
-            total += counted * (_growth(bundle) if counted else 1)
+            counted = [summary["counts"].get(hop, {}).get("bytes", 0) for hop in hops]
+            header = _first_header(bundle) if counted[0] else None
+            if header is not None:
+                growth, width = _GROWTH.get(header.dtype, 1), max([1, *header.shape[-1:]])
+                total += growth * sum(counted) + growth * counted[0] * _COLUMN_BYTES // (4 * width)
             seen |= sessions
     return total
 
 
-def _growth(bundle: Bundle) -> int:
-    """How many times larger a value is on the disk than it was on the wire."""
+def _first_header(bundle: Bundle) -> stack_pb2.FrameHeader | None:
     headers = (frame_header(record) for record in bundle.messages(channels_pb2.HOP_FORWARD))
-    header = next((header for header in headers if header is not None), None)
-    return 1 if header is None else _GROWTH.get(header.dtype, 1)
+    return next((header for header in headers if header is not None), None)
 
 
 def _mebibytes(num_bytes: int) -> str:

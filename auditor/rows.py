@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,26 @@ class RowStore:
         """Lets go of the file."""
         self._file.close()
         self._frozen = False
+
+
+class StoredFrames(Sequence[Rows]):
+    """Frames [R, D] of a store, each read when it is asked for; frame f has `num_rows[f]` rows from `first[f]` on."""
+
+    def __init__(self, store: RowStore, first: Numbers, num_rows: Numbers) -> None:
+        self._store, self._first, self._num_rows = store, first, num_rows
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @overload
+    def __getitem__(self, number: int) -> Rows: ...
+    @overload
+    def __getitem__(self, number: slice) -> StoredFrames: ...
+    def __getitem__(self, number: int | slice) -> Rows | StoredFrames:
+        if isinstance(number, slice):
+            return StoredFrames(self._store, self._first[number], self._num_rows[number])
+        first = int(self._first[number])
+        return self._store.gather(np.arange(first, first + int(self._num_rows[number])))
 
 
 def places(num_rows: int, width: int) -> Iterator[slice]:

@@ -16,7 +16,7 @@ import torch
 NUM_INVARIANTS = 22
 NUM_PAIR_STATISTICS = 20
 _TOP = 8
-_MAX_PAIR_VALUES = 1 << 24  # cosines in memory at once
+_MAX_PAIR_VALUES = 1 << 22  # cosines in memory at once
 _EPSILON = 1e-12
 
 

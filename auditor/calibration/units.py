@@ -19,10 +19,12 @@ class _UnitInstrument:
     """What both share: the view, and its copy with other norms. A norm is the same however a frame is turned."""
 
     modes: tuple[DoseMode, ...] = ("invariant",)
+    is_graded: bool
 
     def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
         self._attack, self._plan = attack, plan
-        self._view, self._key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
+        limit = plan.probe.max_view_bytes if self.is_graded else None
+        self._view, self._key = unit_view(units(material.capture, material.splits), family, plan.split.seed, limit)
 
     def _with_norm(self, norm: np.ndarray) -> UnitView:
         return UnitView(**(vars(self._view) | {"norm": norm}))

@@ -26,7 +26,7 @@ from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
-from auditor.views.units import UnitKey, UnitView, unit_view, units
+from auditor.views.units import UnitKey, UnitView, mixed_groups, unit_norm, unit_view, units
 
 CONTROL_AUC_RATIO = 0.65
 _NUM_BINS = 32
@@ -35,7 +35,10 @@ TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 
 def score_partition(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
     """AUC of the attack's best reading on the test documents."""
-    view, key = unit_view(units(material.capture, material.splits), family, plan.split.seed)
+    table = units(material.capture, material.splits)
+    view, key = unit_view(table, family, plan.split.seed, plan.probe.max_view_bytes)
+    num_units = int((mixed_groups(table) & np.isfinite(unit_norm(table, family))).sum())
+    del table  # as large as the capture
     generator = np.random.default_rng(plan.split.seed)
     progress("norms", 0, 3)
     readings = read_units(attack, view, progress)
@@ -50,7 +53,8 @@ def score_partition(attack: Attack, material: Material, family: str, plan: Plan,
         check=auc_check(
             "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
         ),
-        given=f"norms of {len(view.norm)} units; which are real among the {len(view.train_units)} of train documents",
+        given=f"norms of {_share(len(view.norm), num_units)} units; which are real among the {len(view.train_units)} "
+        "of train documents",
         group=view.group,
         key=key,
         chosen=chosen,
@@ -59,6 +63,10 @@ def score_partition(attack: Attack, material: Material, family: str, plan: Plan,
         controls=controls,
         details={"readings": reading_values(readings, key, twins, dealt), "norm_histogram": _histogram(view, key)},
     )
+
+
+def _share(num_read: int, num_units: int) -> str:
+    return str(num_read) if num_read == num_units else f"{num_read} of {num_units}"
 
 
 def auc_result(

@@ -16,8 +16,9 @@ they are at decoys_revealed 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, Tick, silent
 from auditor.results import Result, finite
+from auditor.rows import take_rows
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.planting import plant
 from auditor.scorers.token import TWIN_ALPHA, given_rows, planted_control, twin_view
@@ -43,12 +45,13 @@ NO_UNGAUGED = "gauges_leaked was not read: give the rows that tln replay wrote w
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """One point of a sweep. `view` is None where that share leaves nothing to learn from or to score."""
+    """One point of a sweep. `restrict` makes its view, when it is read; NotMeasurableError where that share leaves
+    nothing to learn from or to score.
+    """
 
     name: str
     ratio: float
-    view: TokenView | None
-    key: TokenKey | None
+    restrict: Callable[[], tuple[TokenView, TokenKey]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +128,7 @@ def _leaked(capture: Capture, splits: Splits, family: str, plan: Plan) -> Iterat
 def _setting(
     name: str, ratio: float, view: TokenView, key: TokenKey, *, kept: Flags, known: Flags, real: Flags
 ) -> _Setting:
-    try:
-        return _Setting(name, ratio, *restricted(view, key, kept=kept, known=known, scored=real))
-    except NotMeasurableError:
-        return _Setting(name, ratio, None, None)
+    return _Setting(name, ratio, partial(restricted, view, key, kept=kept, known=known, scored=real))
 
 
 def first_share(names: Integers, ratio: float, seed: int, fewest: int = 0) -> Integers:
@@ -150,7 +150,7 @@ def restricted(
     smaller = TokenView(
         view.family,
         view.partition,
-        view.rows[kept],
+        take_rows(view.rows, np.flatnonzero(kept)),
         np.cumsum([0, *counts[counts > 0]]),
         place[view.train_rows[train]],
         view.train_tokens[train],
@@ -167,8 +167,9 @@ def _read_all(attack: Attack, settings: list[_Setting], plan: Plan, progress: Pr
     scores = [_Scores()] * len(settings)
 
     def job(number: int, tick: Tick) -> None:
-        view, key = settings[number].view, settings[number].key
-        if view is None or key is None:
+        try:
+            view, key = settings[number].restrict()
+        except NotMeasurableError:
             return
         tick(0.0)
         arm = _score(attack, view, key, plan, plan.statistics.alpha)

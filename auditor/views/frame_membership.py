@@ -20,12 +20,12 @@ from auditor.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.rows import Rows
 from auditor.splits import TRAIN
-from auditor.views.base import FloatArray, NotMeasurableError
+from auditor.views.base import NotMeasurableError
 from auditor.views.membership import (
     MembershipKey,
     canaries_of,
     evaluation_frames,
-    frame_of,
+    frames_of,
     members_of,
 )
 from auditor.views.units import UnitKey
@@ -54,7 +54,7 @@ class FrameMembershipView:
         """A view whose training frames are the frames of these candidates, permuted and, in mode `invariant`, rotated:
         amplitude a leaves a share a of every row, and adds noise of length sqrt(1 - a^2) of the row's own.
         """
-        chosen = np.flatnonzero(np.isin(self.owner, candidates))
+        chosen = np.flatnonzero(np.isin(self.owner, candidates)).tolist()
         copies = [_again(self.frames[f], amplitude_ratio, mode, np.random.default_rng([seed, 6, f])) for f in chosen]
         return replace(self, trained=copies)
 
@@ -79,8 +79,8 @@ def frame_membership_view(material: Material, family: str, plan: Plan) -> tuple[
         family,
         len(documents),
         np.repeat(np.arange(len(documents)), [len(chosen[document]) for document in documents]),
-        [frame_of(capture, item) for document in documents for item in chosen[document]],
-        [frame_of(capture, int(item)) for item in trained],
+        frames_of(capture, [item for document in documents for item in chosen[document]]),
+        frames_of(capture, trained.tolist()),
         known,
         is_member[known],
         bool(capture.items.by_row[trained].any()),
@@ -100,10 +100,10 @@ def _trained_items(material: Material, plan: Plan) -> Integers:
     return last[len(last) - max(1, int((num_bytes <= plan.probe.max_view_bytes).sum())) :]
 
 
-def _again(frame_RD: Rows, amplitude_ratio: float, mode: DoseMode, generator: np.random.Generator) -> FloatArray:
+def _again(frame_RD: Rows, amplitude_ratio: float, mode: DoseMode, generator: np.random.Generator) -> Rows:
     rows_RD = frame_RD[generator.permutation(len(frame_RD))].astype(np.float64)
     width = rows_RD.shape[1]
     noise_RD = generator.standard_normal(rows_RD.shape) * np.linalg.norm(rows_RD, axis=1, keepdims=True) / width**0.5
     rows_RD = amplitude_ratio * rows_RD + (1 - amplitude_ratio**2) ** 0.5 * noise_RD
     rotation = np.linalg.qr(generator.standard_normal((width, width)))[0] if mode == "invariant" else np.eye(width)
-    return np.asarray(rows_RD @ rotation)
+    return np.asarray(rows_RD @ rotation, np.float32)

@@ -47,7 +47,7 @@ def history_view(capture: Capture, splits: Splits, plan: Plan) -> tuple[HistoryV
             "no text crossed twice: record two epochs or more, with train.steps x train.frames_per_step at least twice "
             "the number of training blocks"
         )
-    chosen = _whole_blocks(blocks, plan)
+    chosen = _whole_blocks(blocks, _most_frames(capture, blocks, plan), plan.split.seed)
     view, key = token_view(capture, splits, FORWARD_ONLY, plan, items=chosen)
     items = capture.rows.item[key.rows[view.offsets[:-1]]]
     block = np.array([blocks[int(item)] for item in items], dtype=np.int64)
@@ -75,11 +75,16 @@ def _blocks(capture: Capture, splits: Splits) -> dict[int, int]:
     return found
 
 
-def _whole_blocks(blocks: dict[int, int], plan: Plan) -> Integers:
+def _most_frames(capture: Capture, blocks: dict[int, int], plan: Plan) -> int:
+    """As many as the plan names, and as fit its memory."""
+    mean_bytes = max(1.0, 4 * capture.forward.width * float(capture.items.num_rows[list(blocks)].mean()))
+    return min(plan.history.max_frames, max(1, int(plan.probe.max_view_bytes // mean_bytes)))
+
+
+def _whole_blocks(blocks: dict[int, int], limit: int, seed: int) -> Integers:
     """Items of blocks in random order until the limit is reached, then in the order of crossing."""
     items, block = np.array(list(blocks)), np.array(list(blocks.values()))
-    limit = plan.history.max_frames
-    rank = np.random.default_rng(plan.split.seed).permutation(block.max() + 1)
+    rank = np.random.default_rng(seed).permutation(block.max() + 1)
     order = np.argsort(rank[block], kind="stable")
     last = order[min(limit, len(order)) - 1]
     return np.sort(items[rank[block] <= rank[block[last]]])

@@ -22,7 +22,7 @@ from auditor.capture import Capture, Flags, Integers
 from auditor.material import Material
 from auditor.plan import Plan
 from auditor.public_model import PublicModel, find_public_model
-from auditor.rows import Rows
+from auditor.rows import Rows, StoredFrames
 from auditor.splits import TRAIN
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import snapshot_bundles
@@ -93,7 +93,7 @@ def membership_view(material: Material, family: str, plan: Plan) -> tuple[Member
         family,
         len(documents),
         owner,
-        [frame_of(material.capture, item) for item in items] if is_gram else [],
+        frames_of(material.capture, items) if is_gram else [],
         [] if is_gram else [_text(material.capture, item) for item in items],
         model,
         facts,
@@ -180,8 +180,10 @@ def _rows(capture: Capture, item: int) -> Integers:
     return np.arange(first, first + int(capture.items.num_rows[item]))
 
 
-def frame_of(capture: Capture, item: int) -> Rows:
-    return capture.forward.gather(_rows(capture, item))
+def frames_of(capture: Capture, items: Sequence[int]) -> StoredFrames:
+    """The forward rows of these items."""
+    numbers = np.array(items, dtype=np.int64)
+    return StoredFrames(capture.forward, capture.items.first[numbers], capture.items.num_rows[numbers])
 
 
 def _text(capture: Capture, item: int) -> Integers:

@@ -17,7 +17,7 @@ from auditor.plan import Plan
 from auditor.rows import Rows, RowStore, mapped_rows, places
 from auditor.splits import TRAIN, Splits
 from auditor.views.base import NotMeasurableError
-from auditor.views.units import UnitKey, mixed_groups, unit_norm, units
+from auditor.views.units import UnitKey, mixed_groups, sampled_groups, unit_norm, units
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,8 @@ def unit_rows_view(capture: Capture, splits: Splits, family: str, plan: Plan) ->
     if not len(kept):
         raise NotMeasurableError("no frame of this hop holds both real rows and decoys")
     kept = kept[np.argsort(table.group[kept], kind="stable")]
-    kept = kept[_sample(table.group[kept], capture.forward.width * (2 if family == JOINT else 1), plan)]
+    max_units = plan.probe.max_view_bytes // (4 * capture.forward.width * (2 if family == JOINT else 1))
+    kept = kept[sampled_groups(table.group[kept], max_units, plan.split.seed, plan.probe.max_frames)]
     first, count = table.first_row[kept], table.num_rows[kept]
     parts = []
     if family in (FORWARD_ONLY, JOINT):
@@ -59,16 +60,6 @@ def unit_rows_view(capture: Capture, splits: Splits, family: str, plan: Plan) ->
     train = np.flatnonzero(split == TRAIN)
     view = UnitRowsView(family, rows, table.group[kept], train, real[train], plan.split.seed)
     return view, UnitKey(real, split, table.document[kept])
-
-
-def _sample(group: Integers, width: int, plan: Plan) -> Flags:
-    """Which units [U] are in the groups of the view."""
-    names = np.unique(group)
-    limit = int(plan.probe.max_view_bytes // max(1.0, 4 * width * len(group) / len(names)))
-    limit = min(limit, plan.probe.max_frames) if plan.probe.max_frames else limit
-    if len(names) <= limit:
-        return np.ones(len(group), bool)
-    return np.isin(group, np.random.default_rng(plan.split.seed).permutation(names)[: max(1, limit)])
 
 
 def _write_means(store: RowStore, first: Integers, count: Integers, out: Rows) -> None:

@@ -11,6 +11,8 @@ from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.splits import TRAIN, Splits
 from auditor.views.base import FloatArray, NotMeasurableError
 
+_BYTES_OF_A_UNIT = 256  # what classifiers of norms work with for each
+
 
 @dataclass(frozen=True, eq=False)
 class UnitView:
@@ -82,6 +84,16 @@ def mixed_groups(table: Units) -> Flags:
     return np.asarray(((real > 0) & (real < total))[index])
 
 
+def sampled_groups(group: Integers, max_units: int, seed: int, max_groups: int = 0) -> Flags:
+    """Which units [U] are kept: those of all groups, or of an even random share within both limits."""
+    names = np.unique(group)
+    limit = int(max_units // max(1.0, len(group) / len(names)))
+    limit = min(limit, max_groups) if max_groups else limit
+    if len(names) <= limit:
+        return np.ones(len(group), bool)
+    return np.isin(group, np.random.default_rng(seed).permutation(names)[: max(1, limit)])
+
+
 def unit_norm(table: Units, family: str) -> FloatArray:
     """Norms [U] of one hop; in the joint family their products, which no scale of a row changes."""
     norms = {
@@ -92,12 +104,14 @@ def unit_norm(table: Units, family: str) -> FloatArray:
     return norms[family]
 
 
-def unit_view(table: Units, family: str, seed: int) -> tuple[UnitView, UnitKey]:
-    """The view of one family's norms."""
+def unit_view(table: Units, family: str, seed: int, max_bytes: int | None = None) -> tuple[UnitView, UnitKey]:
+    """The view of one family's norms: all groups, or an even random share whose units fit so many bytes of work."""
     norm = unit_norm(table, family)
     kept = np.flatnonzero(mixed_groups(table) & np.isfinite(norm))
     if not len(kept):
         raise NotMeasurableError("no frame of this hop holds both real rows and decoys")
+    if max_bytes is not None:
+        kept = kept[sampled_groups(table.group[kept], max_bytes // _BYTES_OF_A_UNIT, seed)]
     real, split = table.real[kept], table.split[kept]
     train = np.flatnonzero(split == TRAIN)
     view = UnitView(family, norm[kept], table.group[kept], train, real[train], seed)

@@ -17,6 +17,7 @@ from splitwire.sealing import write_audit_keys
 SCOPE = ("forward_only", "gradient_only", "joint_forward_gradient")
 SMALL = Plan(
     name="test",
+    attacks=("gradient_support", "row_norm", "linkage", "latent_probe"),
     scope=SCOPE,
     statistics=StatisticsSettings(repetitions=300),
     split=SplitSettings(train_ratio=0.4),
@@ -25,6 +26,7 @@ SMALL = Plan(
     ),
     calibration=CalibrationSettings(coverages=(1.0,), modes=("coordinate",), repetitions=1, max_frames=0),
 )
+EVERY = Plan(**(vars(SMALL) | {"attacks": Plan().attacks}))
 NO_PROBES = Plan(
     name="no-probes",
     scope=("forward_only", "gradient_only"),
@@ -121,9 +123,9 @@ def test_rows_that_say_nothing_do_not_fail_the_token_gate(make_run: Callable[...
 
 def test_results_are_the_same_twice(make_run: Callable[..., Any]) -> None:
     run = make_run(frames=60, gradient="open")
-    first, second = (run_audit([run.bundle], key=run.key, plan=SMALL) for _ in range(2))
+    first, second = (run_audit([run.bundle], key=run.key, plan=EVERY) for _ in range(2))
     assert json.dumps(first, allow_nan=False) == json.dumps(second, allow_nan=False)
-    assert {result["plan_hash"] for result in first["results"]} == {SMALL.hash}
+    assert {result["plan_hash"] for result in first["results"]} == {EVERY.hash}
     kinds = [set(entry["counts"]) for result in first["results"] for entry in result["checks"]]
     assert all({"k", "n"} <= kind or {"num_positive", "num_negative"} <= kind for kind in kinds)
     gate = check(first, "latent_probe", "gradient_only", "gate")
