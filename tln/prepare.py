@@ -25,10 +25,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from splitwire.backbone import ModelSettings, identity, load_config, load_head_and_tail, load_middle, load_tokenizer
 from splitwire.backbone.parts import HeadModel, MiddleModel, TailModel
-from splitwire.errors import SettingsError
+from splitwire.errors import RecordingError, SettingsError
 from splitwire.private_files import make_private_folder, replace_private_file, sync_folder
 from splitwire.settings import canonical_json, to_tree
 from tln.corpus import Blocks, CorpusSettings, blocks_digest, check_corpus, make_blocks, read_documents
@@ -191,8 +192,14 @@ def _compute(
         norms = torch.linalg.vector_norm(public["hidden"].float(), dim=-1)
         facts["public_row_norm_median"], facts["public_row_norm_max"] = norms.median().item(), norms.max().item()
     make_private_folder(folder)
-    replace_private_file(folder / _TENSORS_FILE, safetensors.torch.save(tensors))
-    replace_private_file(folder / _FACTS_FILE, json.dumps(facts, indent=2, allow_nan=False).encode("ascii"))
+    try:
+        replace_private_file(folder / _TENSORS_FILE, safetensors.torch.save(tensors))
+        replace_private_file(folder / _FACTS_FILE, json.dumps(facts, indent=2, allow_nan=False).encode("ascii"))
+    except OSError as error:
+        raise RecordingError(
+            f"what was prepared cannot be written to {folder.parent}: {error.strerror}",
+            remedy="free the disk, or name another folder in prepare.cache_dir",
+        ) from None
 
 
 @torch.inference_mode()
@@ -226,16 +233,16 @@ def _rename(beside: Path, folder: Path) -> None:
 
 
 def _read(folder: Path) -> Prepared:
-    facts = json.loads((folder / _FACTS_FILE).read_text(encoding="ascii"))
-    tensors = safetensors.torch.load_file(folder / _TENSORS_FILE)
-    return Prepared(
-        folder,
-        tensors["hidden"],
-        tensors["targets"],
-        tensors["baseline_nats"],
-        tensors.get("public_targets"),
-        facts,
-    )
+    try:
+        facts = json.loads((folder / _FACTS_FILE).read_text(encoding="ascii"))
+        tensors = safetensors.torch.load_file(folder / _TENSORS_FILE)
+        rows = tensors["hidden"], tensors["targets"], tensors["baseline_nats"]
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise SettingsError(
+            f"what was prepared in {folder} is not readable ({type(error).__name__})",
+            remedy="remove that folder and run tln prepare again",
+        ) from None
+    return Prepared(folder, *rows, tensors.get("public_targets"), facts)
 
 
 def _first(blocks: Blocks, count: int) -> Blocks:

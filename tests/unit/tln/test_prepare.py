@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from splitwire.backbone import ModelSettings, load_config, load_head_and_tail, load_whole
-from splitwire.errors import SettingsError
+from splitwire.errors import RecordingError, SettingsError
 from tln.calibration import median_gradient_norm
 from tln.corpus import CorpusSettings
 from tln.losses import LossSettings, token_losses
@@ -116,6 +118,30 @@ def test_an_interrupted_preparation_leaves_nothing(model: ModelSettings, corpus:
     with pytest.raises(KeyboardInterrupt):
         prepare(model, PrepareSettings(), texts, Interrupted(), dependencies)
     assert not list((model.cache_folder() / "prepared").iterdir())
+
+
+def test_a_full_disk_leaves_nothing_and_names_the_folder(
+    model: ModelSettings, corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder can be moved by a setting, so the message says which one is full."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tln.prepare.replace_private_file", fail)
+    with pytest.raises(RecordingError, match=r"prepared: No space left on device\. .*prepare\.cache_dir"):
+        _prepare(model, corpus)
+    assert not list((model.cache_folder() / "prepared").iterdir())
+
+
+@pytest.mark.parametrize("name", ["prepared.json", "prepared.safetensors"])
+def test_a_damaged_result_is_refused_by_its_folder(model: ModelSettings, corpus: CorpusSettings, name: str) -> None:
+    """Cut in half, as a disk that was full leaves it."""
+    _, prepared = _prepare(model, corpus)
+    file = prepared.folder / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(SettingsError, match=f"{prepared.folder} is not readable .* run tln prepare again"):
+        _prepare(model, corpus)
 
 
 def test_the_result_is_private_and_holds_no_text(model: ModelSettings, corpus: CorpusSettings) -> None:
