@@ -21,7 +21,7 @@ class CompromiseSweep:
     name = "compromise_sweep"
     question: Question = "sweep"
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
-    knowledge = "a share of the frames, of the decoys, of the gauges or of the texts, as the sweep says"
+    knowledge = "a share of the frames, of the decoys, of the gauges or of the train texts, as the sweep says"
     assumes = Assumes(known_plaintext=True)
     paper = "compromise-fraction sweep of seed 003"
 

@@ -8,6 +8,7 @@ the positive control a token's code planted into a copy of the changed steps.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from auditor.scorers.arms import ArmReading
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
 from auditor.splits import SELECT, TEST, Splits
+from auditor.statistics.bootstrap import FEWEST_CLUSTERS
 from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
@@ -83,7 +85,7 @@ def token_gain(attack: Attack, changed: TokenRows, passive: TokenRows, plan: Pla
     views = [view, view.with_tokens(dealt), view.with_rows(_planted(view, key, plan))]
     arms, twins, dosed = fit_and_read([attack.run(v, plan.probe, silent) for v in views], key, silent)
     (passive_arms,) = fit_and_read([attack.run(passive[0], plan.probe, silent)], passive[1], silent)
-    chosen = max(range(len(arms)), key=lambda n: _hits_on_select(arms[n], key))
+    chosen = _best_on_select(arms, key)
     active_gain, passive_gain = _gain(arms[chosen], view, key, plan), _gain(passive_arms[chosen], *passive, plan)
     twin = _gain(twins[chosen], views[1], key, plan)
     planted = _gain(dosed[chosen], view, key, plan).less(passive_gain)
@@ -115,7 +117,7 @@ def read_gain(attack: Attack, changed: TokenRows, passive: TokenRows, plan: Plan
     """The difference alone, of the arm that is best on select."""
     (arms,) = fit_and_read([attack.run(changed[0], plan.probe, silent)], changed[1], silent)
     (passive_arms,) = fit_and_read([attack.run(passive[0], plan.probe, silent)], passive[1], silent)
-    chosen = max(range(len(arms)), key=lambda n: _hits_on_select(arms[n], changed[1]))
+    chosen = _best_on_select(arms, changed[1])
     return _gain(arms[chosen], *changed, plan).less(_gain(passive_arms[chosen], *passive, plan))
 
 
@@ -155,12 +157,12 @@ def _gain(arm: ArmReading, view: TokenView, key: TokenKey, plan: Plan) -> Gain:
         repetitions=plan.statistics.repetitions,
         generator=np.random.default_rng(plan.split.seed),
     ).bounds
-    if bounds.upper is None:
+    if bounds.num_clusters < FEWEST_CLUSTERS:
         raise NotMeasurableError("the active bundle has too few test documents for a bound")
     return Gain(
         float(bounds.estimate[0]),
         float(bounds.standard_error[0]),
-        bounds.upper_critical,
+        0.0 if bounds.upper is None else bounds.upper_critical,  # an arm that is the constant never differs from it
         bounds.num_clusters,
         int((arm.predictions[rows] == tokens).sum()),
         len(tokens),
@@ -196,6 +198,8 @@ def _check(gain: Gain, twin: Gain, control: Control, plan: Plan, *, guesses: boo
     )
 
 
-def _hits_on_select(arm: ArmReading, key: TokenKey) -> int:
+def _best_on_select(arms: Sequence[ArmReading], key: TokenKey) -> int:
+    """The arm with the most hits on select; one that names a single token only where all do."""
     select = key.score_split == SELECT
-    return int((arm.predictions[select] == key.score_tokens[select]).sum())
+    live = [n for n, arm in enumerate(arms) if not is_degenerate(arm.predictions[select])] or range(len(arms))
+    return max(live, key=lambda n: int((arms[n].predictions[select] == key.score_tokens[select]).sum()))

@@ -189,14 +189,14 @@ def test_text_that_crossed_once_is_not_measured_and_the_reason_says_what_to_do(s
 def test_the_alignment_undoes_a_rotation_and_a_permutation() -> None:
     """Rows and rotation come back to rounding; noise alone aligns to nothing that is like it."""
     generator = np.random.default_rng(1)
-    first = generator.normal(size=(60, WIDTH)) * generator.uniform(0.5, 2, size=(60, 1))
-    turn, order = _rotation(generator), generator.permutation(60)
+    first = generator.normal(size=(100, WIDTH)) * generator.uniform(0.5, 2, size=(100, 1))
+    turn, order = _rotation(generator), generator.permutation(100)
     np.testing.assert_allclose(procrustes(first @ turn, first), turn, atol=1e-9)
     found = by_gram(first, (first @ turn)[order])
     assert found is not None
     np.testing.assert_allclose(found.onto_first((first @ turn)[order]), first, atol=1e-9)
     np.testing.assert_allclose(found.onto_second(first), (first @ turn)[order][found.columns], atol=1e-9)
-    other = by_gram(first, generator.normal(size=(60, WIDTH)))
+    other = by_gram(first, generator.normal(size=(100, WIDTH)))
     assert other is not None
     assert other.score < 1.5
     assert found.score > 5
