@@ -2,22 +2,24 @@
 
 `find_public_model` looks where the plan says, else where the bundle's settings and the truth say that the model was
 loaded from, else at the embedded model; a candidate counts only when the fingerprint of its delegated layers is the one
-that crossed in the handshake. What a bundle names is used only when it lies on this machine: an audit fetches nothing
-that its plan does not name.
+that crossed in the handshake, or that the trusted node sealed where a handshake names no model (gram). What a bundle
+names is used only when it lies on this machine: an audit fetches nothing that its plan does not name.
 
 Shapes: T positions of one text, H hidden width, C classes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from google.protobuf import json_format
 
-from auditor.capture import FrameSource, Integers
+from auditor.capture import FrameSource, Integers, TruthSource
 from auditor.material import Material
 from auditor.plan import ResponseSettings
 from splitwire.backbone import (
@@ -90,9 +92,9 @@ class PublicModel:
 
 def find_public_model(material: Material, settings: ResponseSettings) -> tuple[PublicModel | None, str]:
     """The model whose delegated layers crossed in the handshake, or None and why there is none."""
-    wanted = _crossed_identity(material.sources)
+    wanted = _crossed_identity(material.sources) or _sealed_identity(material.truths)
     if wanted is None:
-        return None, "no bundle holds the opening of a session, which tells the model"
+        return None, "neither the opening of a session nor the truth tells which layers of which model were delegated"
     reasons = []
     for source, revision in _candidates(material, settings):
         if not settings.source and source != EMBEDDED_MODEL and not Path(source).exists():
@@ -119,6 +121,16 @@ def _crossed_identity(sources: Sequence[FrameSource]) -> stack_pb2.ModelIdentity
                 request = stack_pb2.OpenSessionRequest.FromString(record.message)
                 if request.HasField("model") and request.model.fingerprint:
                     return request.model
+    return None
+
+
+def _sealed_identity(truths: Sequence[TruthSource]) -> stack_pb2.ModelIdentity | None:
+    """What the trusted node sealed of the model: the opening of a gram session names none."""
+    for truth in truths:
+        told = getattr(truth, "facts", {}).get("delegated")
+        with contextlib.suppress(json_format.ParseError):
+            if told:
+                return json_format.ParseDict(told, stack_pb2.ModelIdentity())
     return None
 
 

@@ -17,7 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from splitwire.backbone import ModelSettings, load_config, load_generation_config, load_head_and_tail, load_middle
+from google.protobuf import json_format
+
+from splitwire.backbone import (
+    ModelSettings,
+    identity,
+    load_config,
+    load_generation_config,
+    load_head_and_tail,
+    load_middle,
+)
 from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.errors import SettingsError
 from splitwire.settings import settings_hash, to_tree
@@ -251,4 +260,9 @@ def effective_settings(
 
 def truth_facts(model: ModelSettings, config: Any) -> dict[str, Any]:
     """What a scorer needs to know beside the rows."""
-    return {"model": model.source, "family": config.model_type, "vocabulary_size": int(config.vocab_size)}
+    return {
+        "model": model.source,
+        "family": config.model_type,
+        "vocabulary_size": int(config.vocab_size),
+        "delegated": json_format.MessageToDict(identity(model), preserving_proto_field_name=True),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from google.protobuf import json_format
 
 from auditor.audit import run_audit
 from auditor.channels import RESPONSE_SIDE
@@ -96,7 +98,8 @@ def audit(public: Public, audit_keys: Path, tmp_path: Path) -> Callable[..., dic
         settings = {"settings": {"model": {"source": public.settings.source if model else "nowhere"}}}
         signing = load_signing_key(audit_keys / "tln-recorder.key")
         writer = BundleWriter(folder, recorder="tln", settings=settings, signing_key=signing)
-        with TruthWriter(folder / "truth.sealed", audit_keys / "audit.pub") as truth:
+        facts = {"delegated": json_format.MessageToDict(identity(public.settings), preserving_proto_field_name=True)}
+        with TruthWriter(folder / "truth.sealed", audit_keys / "audit.pub", facts) as truth:
             truth.add_documents([{"id": f"doc-{number}", "member": True} for number in range(DOCUMENTS)])
             _open(writer, kind, public)
             for step, start in enumerate(range(0, DOCUMENTS, BATCH), start=1):
@@ -109,7 +112,8 @@ def audit(public: Public, audit_keys: Path, tmp_path: Path) -> Callable[..., dic
 
 def _open(writer: BundleWriter, kind: str, public: Public) -> None:
     value = stack_pb2.STACK_KIND_GRAM if kind == "gram" else stack_pb2.STACK_KIND_TRANSFORMER
-    request = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=value, model=identity(public.settings))
+    model = None if kind == "gram" else identity(public.settings)  # as trusted nodes do
+    request = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=value, model=model)
     message = request.SerializeToString()
     writer.write(WireRecord(channels_pb2.HOP_CONTROL, "request", SESSION, message, 0, 0, "OpenSessionRequest"))
 
@@ -222,6 +226,14 @@ def test_without_the_public_model_nothing_can_pass_and_a_probe_may_still_fail(
     missing = next(control for control in result["controls"] if not control["found"])
     assert "model completion could not run" in missing["what"]
     assert _check(result, "token_top1_effect")["state"] == "fail"
+
+
+def test_a_gram_session_names_no_model_and_completion_runs_by_the_sealed_one(
+    public: Public, audit: Callable[..., Any]
+) -> None:
+    report = audit(_turned(public.returned(), 24), "gram")
+    assert _result(report)["details"]["public_model_accuracy_ratio"] > 0.1
+    assert "could not run" not in json.dumps(report)
 
 
 def test_another_model_than_the_one_that_was_used_is_not_taken(
