@@ -47,6 +47,9 @@ _NO_TIMES = (
 )
 
 
+_ONE_KIND = "the test steps all have a property, or all lack it: record more steps"
+
+
 @dataclass(frozen=True)
 class PropertyReading:
     """One property: what was read of it, of its twin, and of the copies with a planted leak."""
@@ -143,7 +146,7 @@ def read_steps(
     readings: list[UnitScores] = attack.run(view, None, silent)
     if not readings:
         raise NotMeasurableError("the steps of the train documents are all alike in a property")
-    return best_reading(readings, key, plan, generator, alpha)
+    return best_reading(readings, key, plan, generator, alpha, one_kind=_ONE_KIND)
 
 
 def delay_column(view: MetadataView) -> str:

@@ -175,9 +175,15 @@ def reading_values(
 
 
 def best_reading(
-    readings: Sequence[UnitScores], key: UnitKey, plan: Plan, generator: np.random.Generator, alpha: float | None = None
+    readings: Sequence[UnitScores],
+    key: UnitKey,
+    plan: Plan,
+    generator: np.random.Generator,
+    alpha: float | None = None,
+    *,
+    one_kind: str = "the test documents hold only real rows or only decoys",
 ) -> tuple[UnitScores, Auc]:
-    """The reading that is best on select, and its AUC on test."""
+    """The reading that is best on select, and its AUC on test. `one_kind` says that test units are all of one kind."""
     select, test = key.split == SELECT, key.split == TEST
 
     def on_select(reading: UnitScores) -> float:
@@ -193,7 +199,7 @@ def best_reading(
         generator=generator,
     )
     if found.auc_ratio is None:
-        raise NotMeasurableError("the test documents hold only real rows or only decoys")
+        raise NotMeasurableError(one_kind)
     return chosen, found
 
 

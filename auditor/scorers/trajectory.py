@@ -35,6 +35,9 @@ CONTROL_BIAS_RATIO = 0.5
 NUM_PROPERTIES = 2  # a check each, at a share of alpha
 
 
+_ONE_KIND = "the intervals of the test documents all have a property, or all lack it: record more steps"
+
+
 @dataclass(frozen=True, eq=False)
 class _Measured:
     """Everything about one property."""
@@ -97,7 +100,7 @@ def read_property(
     alpha = alpha or plan.statistics.alpha / NUM_PROPERTIES
     readings: Sequence[UnitScores] = attack.run(view, None, silent)
     answered = [UnitScores(reading.name, reading.scores[key.interval]) for reading in readings]
-    return best_reading(answered, key.answers, plan, np.random.default_rng(plan.split.seed), alpha)
+    return best_reading(answered, key.answers, plan, np.random.default_rng(plan.split.seed), alpha, one_kind=_ONE_KIND)
 
 
 def _measure(attack: Attack, view: TrajectoryView, key: TrajectoryKey, plan: Plan, name: str) -> _Measured:

@@ -115,6 +115,13 @@ def test_a_bundle_without_its_truth_is_not_measured(tmp_path: Path) -> None:
         run_audit([bundle], key=key, plan=PLAN)
 
 
+def test_too_few_steps_are_not_measured_and_the_reason_speaks_of_steps(tmp_path: Path) -> None:
+    report = _audit(tmp_path, Tapped(frames=9, documents=9))
+    (missing,) = report["not_measured"]
+    assert "steps" in missing["reason"]
+    assert "decoys" not in missing["reason"]
+
+
 def test_the_instrument_reads_what_the_check_says_and_finds_a_planted_delay(tmp_path: Path) -> None:
     bundle, key = write_tapped(tmp_path, Tapped())
     report = run_audit([bundle], key=key, plan=PLAN)
