@@ -14,7 +14,8 @@ the session in which the run began and is kept here, because a resumed run has a
 from the checkpoint. So a step taken again has the streams of its first time, and the journal lets it cross with the
 bytes of its first time only. With fresh noise the scope is the new session's, and is durable before anything crosses.
 
-Refused: other settings or texts than those of the checkpoint, and a file that is not whole. Never pickle. TLN only.
+Refused: other settings or texts than those of the checkpoint, and a file or key that is not whole or was changed. Never
+pickle. TLN only.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ JOURNAL_FILE = "sent.journal"
 
 _FORMAT = "splitwire-training-1"
 _LABEL_SCOPE = "checkpoint"
+_LOST = "restore the folder from a copy, or start again in a new one"
 _FREE_SECTIONS = ("connection", "record", "metrics", "prepare")
 """What a resumed run may change: where things are, and nothing that enters a computation."""
 
@@ -135,13 +137,15 @@ class Checkpoints:
 
     def _write(self, tensors: Mapping[str, torch.Tensor], continuation: Continuation, previous: str) -> None:
         facts = {**vars(continuation), "previous_label": previous, "run_hash": self._run_hash}
+        facts["sha256"] = _digest(tensors, self._run_key)
         content = safetensors.torch.save(dict(tensors), {_FORMAT: json.dumps(facts)})
         try:
             replace_private_file(self._folder / STATE_FILE, content)
         except OSError as error:
+            can_resume = (self._folder / STATE_FILE).exists()
             raise RecordingError(
                 f"the checkpoint cannot be written to {self._folder}: {error.strerror}",
-                remedy="free the disk and go on with tln train --resume",
+                remedy=f"free the disk and {'go on with tln train --resume' if can_resume else 'start again'}",
             ) from None
 
 
@@ -158,18 +162,26 @@ def read_checkpoint(folder: Path) -> SavedRun:
             facts = json.loads((file.metadata() or {})[_FORMAT])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         fields = {name: facts[name] for name in ("label", "digest", "last_step", "key_scope")}
-        return SavedRun(
-            RunKey((folder / KEY_FILE).read_bytes()),
-            Continuation(**fields),
-            facts["previous_label"],
-            facts["run_hash"],
-            tensors,
-        )
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        run_key = RunKey((folder / KEY_FILE).read_bytes())
+        is_whole = facts["sha256"] == _digest(tensors, run_key)
+        saved = SavedRun(run_key, Continuation(**fields), facts["previous_label"], facts["run_hash"], tensors)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, SettingsError) as error:
         raise RecordingError(
-            f"the checkpoint in {folder} is not readable ({type(error).__name__})",
-            remedy="restore the folder from a copy, or start again in a new one",
+            f"the checkpoint in {folder} is not readable ({type(error).__name__})", remedy=_LOST
         ) from None
+    if not is_whole:
+        raise RecordingError(f"{path} or {KEY_FILE} beside it was changed after it was written", remedy=_LOST)
+    return saved
+
+
+def _digest(tensors: Mapping[str, torch.Tensor], run_key: RunKey) -> str:
+    """SHA-256 hex of all that is kept and the key it belongs to, so that damage is not trained on."""
+    digest = hashlib.sha256(run_key.reveal())
+    for name, tensor in sorted(tensors.items()):
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def run_hash(settings: TlnSettings, dependencies: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from splitwire.bundles import TRUTH_FILE, open_bundle, read_truth
-from splitwire.errors import HandshakeError, SettingsError, StateError
+from splitwire.errors import HandshakeError, RecordingError, SettingsError, StateError
 from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
@@ -241,6 +241,26 @@ def test_a_checkpoint_that_is_not_the_one_saved_there_is_refused(settings: TlnSe
     file.write_bytes(swapped.read_bytes())
     with pytest.raises(HandshakeError, match="not the one that this run saved"):
         _go_on(settings, "second")
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_crosses(settings: TlnSettings, tmp_path: Path) -> None:
+    """Cut, emptied, or one bit of a weight or of the run key changed: one message, and nothing is trained on it."""
+    _break_off(settings)
+    for name, damage in (
+        (STATE_FILE, lambda content: content[: len(content) // 2]),
+        (STATE_FILE, lambda content: content[:0]),
+        (STATE_FILE, lambda content: content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]),
+        (KEY_FILE, lambda content: content[:16]),
+        (KEY_FILE, lambda content: bytes([content[0] ^ 1]) + content[1:]),
+    ):
+        file = tmp_path / "out" / name
+        whole = file.read_bytes()
+        file.write_bytes(damage(whole))
+        with pytest.raises(RecordingError, match=r"is not readable|was changed after it was written"):
+            _go_on(settings, "second")
+        file.write_bytes(whole)
+    assert not (tmp_path / "second").exists()
+    _go_on(settings, "second")
 
 
 def test_only_the_same_run_is_resumed(settings: TlnSettings, tmp_path: Path) -> None:
