@@ -45,7 +45,7 @@ class Store:
         elif found != wanted:
             differing = [name for name in wanted | found if wanted.get(name) != found.get(name)]
             raise SettingsError(
-                f"{self._folder} holds parts of another audit: {', '.join(differing)} differ",
+                f"{self._folder} holds parts of another audit: it differs in {', '.join(differing)}",
                 remedy="audit with the plan, bundles, truth and software it was begun with, or give a new --out",
             )
 
