@@ -112,6 +112,8 @@ class ProbeSettings:
     """Share of rows in which the positive control plants a token's code."""
     control_amplitude_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     """How much of such a row is the code; 1 replaces its direction."""
+    device: str = "cpu"
+    """Where the nine arms train: cpu, cuda or cuda:N."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-SCORE_LOGITS = 1 << 23  # logits in memory at once
+SCORE_LOGITS = 1 << 21  # logits in memory at once
 
 
 @torch.no_grad()
@@ -17,4 +17,4 @@ def log_probability_chunks(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Positions [n] and log-probabilities [n, C], chunk by chunk; `logits_of` gives the logits of positions [n]."""
     for positions in torch.split(torch.arange(num_rows), max(1, SCORE_LOGITS // max(1, num_classes))):
-        yield positions.numpy(), logits_of(positions).log_softmax(-1).numpy()
+        yield positions.numpy(), logits_of(positions).log_softmax(-1).cpu().numpy()

@@ -19,6 +19,7 @@ from auditor.attacks.invariants import NUM_INVARIANTS, unit_rows
 
 INVARIANT_WIDTH = 2 * NUM_INVARIANTS
 _NUM_MESSAGE_LAYERS = 3
+_PRODUCTS_AT_ONCE = 1 << 20
 _EPSILON = 1e-12
 
 
@@ -27,13 +28,13 @@ class RowProbe(nn.Module):
 
     def __init__(self, num_inputs: int, width: int, num_classes: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.LayerNorm(num_inputs), nn.Linear(num_inputs, width), nn.GELU(), nn.Linear(width, num_classes)
-        )
+        self.norm = nn.LayerNorm(num_inputs)
+        self.inner = nn.Linear(num_inputs, width)
+        self.head = nn.Linear(width, num_classes)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of rows."""
-        logits: torch.Tensor = self.layers(inputs)
+        logits: torch.Tensor = self.head(nn.functional.gelu(self.inner(self.norm(inputs))))
         return logits
 
 
@@ -62,9 +63,25 @@ def strongest_message(graph_FRR: torch.Tensor, hidden_FRW: torch.Tensor) -> torc
     The winners are found outside autograd and read again inside it: it then keeps [F, R, W] and not [F, R, R, W], and a
     training step of the probe takes about half the time.
     """
-    with torch.no_grad():
-        winner_FRW = (graph_FRR.unsqueeze(-1) * hidden_FRW.unsqueeze(1)).max(2).indices
+    winner_FRW = _winners(graph_FRR, hidden_FRW)
     return graph_FRR.gather(2, winner_FRW) * hidden_FRW.gather(1, winner_FRW)
+
+
+@torch.no_grad()
+def _winners(graph_FRR: torch.Tensor, hidden_FRW: torch.Tensor) -> torch.Tensor:
+    """argmax_j G_ij h_jw [F, R, W]: a pooling over j finds it seven times as fast as max does. Products of some frames
+    at a time share one buffer: fetching memory from the system anew would take longer than the products.
+    """
+    num_rows, width = hidden_FRW.shape[1:]
+    at_once = max(1, _PRODUCTS_AT_ONCE // (num_rows * num_rows * width))
+    buffer = hidden_FRW.new_empty(min(at_once, len(hidden_FRW)), num_rows, num_rows, width)
+    winners = []
+    for start in range(0, len(hidden_FRW), at_once):
+        graph, hidden = graph_FRR[start : start + at_once], hidden_FRW[start : start + at_once]
+        product = torch.mul(graph.unsqueeze(-1), hidden.unsqueeze(1), out=buffer[: len(graph)])
+        _, place = nn.functional.max_pool2d(product.permute(0, 3, 1, 2), (1, num_rows), return_indices=True)
+        winners.append(place.squeeze(-1).transpose(1, 2) % num_rows)
+    return torch.cat(winners)
 
 
 class GraphProbe(nn.Module):
@@ -73,13 +90,14 @@ class GraphProbe(nn.Module):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         width = INVARIANT_WIDTH
-        self.trunk = nn.Sequential(nn.LayerNorm(NUM_INVARIANTS), nn.Linear(NUM_INVARIANTS, width), nn.GELU())
+        self.norm = nn.LayerNorm(NUM_INVARIANTS)
+        self.inner = nn.Linear(NUM_INVARIANTS, width)
         self.messages = nn.ModuleList(MessageLayer(width) for _ in range(_NUM_MESSAGE_LAYERS))
         self.head = nn.Linear(width, num_classes)
 
     def hidden(self, invariants_FRI: torch.Tensor, graph_FRR: torch.Tensor) -> torch.Tensor:
         """Rows before the head [F, R, W]: so that logits are formed only where they are wanted."""
-        hidden: torch.Tensor = self.trunk(invariants_FRI)
+        hidden: torch.Tensor = nn.functional.gelu(self.inner(self.norm(invariants_FRI)))
         for layer in self.messages:
             hidden = layer(hidden, graph_FRR)
         return hidden

@@ -11,6 +11,7 @@ from auditor.results import finite
 from auditor.rows import Rows
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.cross_token import plant_cosines
+from auditor.scorers.fitting import fits
 from auditor.scorers.planting import plant
 from auditor.scorers.token import probe_settings, rare_upper
 from auditor.statistics.effects import PairedEffect
@@ -35,7 +36,7 @@ class TokenInstrument:
         key, plan = self._key, self._plan
         view = self._view if dose is None else self._view.with_rows(self._planted(dose, seed))
         arms = self._attack.run(view, probe_settings(self._attack, plan), silent)
-        run_jobs([arm.fit for arm in arms], lambda _: None)
+        run_jobs(fits(arms), lambda _: None)
         return _readings(score_arms(read_arms(arms, key), view, key, plan, plan.statistics.alpha), plan)
 
     def _planted(self, dose: Dose, seed: int) -> Rows:

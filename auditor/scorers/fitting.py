@@ -16,7 +16,7 @@ _STEPS = 1000  # of a bar
 def fit_and_read(sets: Sequence[Sequence[TokenArm]], key: TokenKey, progress: Progress) -> list[list[ArmReading]]:
     """Readings of every arm of every set, all answering to one key."""
     every = [arm for arms in sets for arm in arms]
-    _run([arm.fit for arm in every], f"fitting {len(every)} arms", progress)
+    _run(fits(every), f"fitting {len(every)} arms", progress)
     read: dict[int, ArmReading] = {}
 
     def reader(number: int) -> Job:
@@ -30,6 +30,14 @@ def fit_and_read(sets: Sequence[Sequence[TokenArm]], key: TokenKey, progress: Pr
     progress("scoring", 0, 0)
     in_order = iter(range(len(every)))
     return [[read[next(in_order)] for _ in arms] for arms in sets]
+
+
+def fits(arms: Sequence[TokenArm]) -> list[Job]:
+    """What fits all arms: a job for every arm that trains alone, and one for all that train together."""
+    by_group: dict[int, Job] = {}
+    for arm in arms:
+        by_group.setdefault(id(getattr(arm, "group", arm)), arm.fit)
+    return list(by_group.values())
 
 
 def _run(jobs: Sequence[Job], label: str, progress: Progress) -> None:

@@ -8,15 +8,16 @@ joint view this makes both parts equally long, the published choice. views/respo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
 from auditor.capture import Capture, Flags, Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.plan import Plan
-from auditor.rows import Rows, gather_scaled, scale_of
+from auditor.rows import Rows, gather_mapped, gather_scaled, scale_of
 from auditor.splits import SELECT, TEST, TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 
@@ -33,6 +34,14 @@ class TokenView:
     train_tokens: Integers
     score_rows: Integers
     seed: int
+    kept: dict[str, tuple[Rows, Any]] = field(default_factory=dict, repr=False, kw_only=True)
+    """What was computed of the rows, by name, with the rows that it was computed of."""
+
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What `compute` makes of the rows alone: computed once for this view and for those with other labels."""
+        if name not in self.kept or self.kept[name][0] is not self.rows:
+            self.kept[name] = (self.rows, compute())
+        return self.kept[name][1]
 
     def with_tokens(self, train_tokens: Integers) -> Self:
         """The same view with other training labels: the shuffled twin."""
@@ -40,7 +49,7 @@ class TokenView:
 
     def with_rows(self, rows: Rows) -> Self:
         """The same view with other rows: a planted leak."""
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, kept={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +168,7 @@ def _gather(capture: Capture, rows: Integers, family: str) -> Rows:
     item = capture.rows.item[rows]
     place = rows - capture.items.first[item]
     if family == RESPONSE_SIDE:
-        return capture.returned.gather(capture.items.returned_first[item] + place)
+        return gather_mapped(capture.returned, capture.items.returned_first[item] + place)
     parts = []
     if family in (FORWARD_ONLY, JOINT):
         parts.append((capture.forward, rows))
