@@ -26,7 +26,7 @@ from tln.corpus import Blocks, Membership, split_members
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
 from tln.keys import RunKey
 from tln.ledger import Ledger, RowPrices, reasons_against
-from tln.membership import cross_membership_blocks, membership_blocks, training_blocks
+from tln.membership import check_canaries, cross_membership_blocks, membership_blocks, training_blocks
 from tln.model import SplitModelForCausalLM
 from tln.prepare import Prepared, Texts, dependencies_of, load_prepared, load_texts
 from tln.progress import Progress
@@ -77,6 +77,7 @@ def finetune(
         texts.private, settings.corpus.holdout_ratio, run_key.stream(_SET_UP_SCOPE, 0, "membership")
     )
     _check_pools(settings, texts, len(membership.train))
+    check_canaries(texts.private, settings.corpus)
     with (
         results_folder(out),
         _checkpoints(settings.train, run_key, hashed, saved, resume) as checkpoints,

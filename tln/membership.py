@@ -1,7 +1,8 @@
 """What a run does so that an audit can measure membership: canaries, and frames of both sides under like conditions.
 
-Canaries are documents whose id begins with `corpus.canary_prefix`. Those that train come many times an epoch, the others
-are held out like any document. An instrument that cannot tell the two apart shows nothing.
+Canaries are documents whose id begins with `corpus.canary_prefix`. Those that train come many times an epoch, the
+others are held out like any document. An instrument that cannot tell the two apart shows nothing. Refused: a prefix
+that no document has.
 
 Frames of members cross while they train, those of held-out documents once training has ended, so the frames alone would
 tell when they crossed. `train.membership_blocks` sends blocks of both as evaluation frames at the end, in random order.
@@ -11,11 +12,21 @@ from __future__ import annotations
 
 import torch
 
+from splitwire.errors import SettingsError
 from tln.corpus import Blocks, CorpusSettings, Membership
 from tln.keys import KeyStream
 from tln.model import SplitModelForCausalLM
 from tln.progress import Progress
 from tln.utility import split_losses
+
+
+def check_canaries(blocks: Blocks, settings: CorpusSettings) -> None:
+    """SettingsError for a prefix that no document with a block has: the run would have no canary and seem to have."""
+    if settings.canary_prefix and not any(name.startswith(settings.canary_prefix) for name in blocks.ids):
+        raise SettingsError(
+            f"corpus.canary_prefix is {settings.canary_prefix!r} and no document that fills a block has such an id",
+            remedy="name a prefix of some ids, or leave it empty for no canaries",
+        )
 
 
 def training_blocks(membership: Membership, blocks: Blocks, settings: CorpusSettings) -> torch.Tensor:

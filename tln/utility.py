@@ -61,7 +61,7 @@ def split_losses(
     model: SplitModelForCausalLM, blocks: Blocks, stack: StackName, batch_blocks: int, progress: Progress
 ) -> torch.Tensor:
     """Cross-entropy [N, T] in nats of the split model on blocks [N, T], without look-ahead on any stack."""
-    progress.begin("held-out text", len(blocks))
+    progress.begin("evaluation", len(blocks))
     losses = []
     with torch.no_grad():
         for start in range(0, len(blocks), batch_blocks):

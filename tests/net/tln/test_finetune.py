@@ -485,8 +485,9 @@ def test_a_text_too_small_to_replay_is_refused_before_anything_crosses(
             r"decoys.pool_size is 120 and the public text has 32 rows",  # 4 public blocks of 8
         ),
         ((LATENT, {"frame": {**LATENT["frame"], "bottleneck": {"width": 49}}}), "width is 49 .* rows have 48 values"),
+        ((LATENT, {"corpus": {"canary_prefix": "no-such"}}), "canary_prefix is 'no-such' and no document"),
     ],
-    ids=["pool", "public pool", "width"],
+    ids=["pool", "public pool", "width", "canaries"],
 )
 def test_what_the_text_or_the_model_cannot_give_is_refused_before_anything_crosses(
     settings_for: Callable[..., TlnSettings], layers: tuple[dict[str, Any], ...], named: str
