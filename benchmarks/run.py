@@ -25,7 +25,7 @@ import transformers  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from benchmarks import decode, floor, nodes, protected, tap, training, watch, wire  # noqa: E402
+from benchmarks import battery, decode, floor, nodes, protected, tap, training, watch, wire  # noqa: E402
 from benchmarks.measure import Row  # noqa: E402
 from splitwire import __version__  # noqa: E402
 from splitwire.backbone import ModelSettings  # noqa: E402
@@ -78,6 +78,7 @@ def _rows(model: ModelSettings, *, quick: bool) -> Iterator[Row]:
             yield from training.rows(started, sequences=8, positions=64, rounds=2 if quick else 10)
         yield from protected.rows(folder / "protected", model, rounds=2 if quick else 12)
         yield from watch.rows(folder / "watch", model, rounds=4 if quick else 24, mebibytes=16 if quick else 128)
+        yield from battery.rows(num_rows=8192 if quick else 65_536, rounds=2, device=model.device)
 
 
 def _shown(device: str, rows: Iterator[Row]) -> Iterator[Row]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import floor, protected, watch
+from benchmarks import battery, floor, protected, watch
 from benchmarks.measure import in_turns
 from benchmarks.nodes import running, running_gram
 from splitwire.backbone import ModelSettings
@@ -83,3 +84,17 @@ def _sizes_of_a_step(connected: Connected) -> list[int]:
     connected.model.crossing.transport.observers.append(observe)
     step()
     return sizes
+
+
+def test_the_battery_and_its_yardsticks_do_the_same_schedule() -> None:
+    """Both train all nine arms on the same rows; without a GPU the table says so."""
+    speed, over, accuracy, *gpu = battery.rows(num_rows=512, epochs=1, rounds=1)
+    for side in ("battery", "sequential", "products"):
+        assert speed.numbers[f"{side}_wall_seconds"] > 0
+        assert speed.numbers[f"{side}_cpu_seconds"] > 0
+    assert speed.value == pytest.approx(
+        speed.numbers["sequential_wall_seconds"] / speed.numbers["battery_wall_seconds"]
+    )
+    assert over.value > 0
+    assert abs(accuracy.value) < 10
+    assert [row.unit for row in gpu] == ([] if torch.cuda.is_available() else ["no GPU"])
