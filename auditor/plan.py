@@ -103,9 +103,9 @@ class ProbeSettings:
     """Learning rate of AdamW."""
     max_classes: Annotated[int, Field(ge=0)] = 0
     """Most frequent training tokens that get a class; rows of other tokens count as wrong. 0: all."""
-    max_view_bytes: Count = 256 << 20
-    """Rows of one view; beyond it frames are sampled evenly, and the result says so. It takes about five times as much
-    memory, two of them mapped from disk."""
+    max_view_bytes: Count = 128 << 20
+    """Rows of one view; beyond it frames are sampled evenly, and the result says so. It takes up to seven times as
+    much memory, two of them mapped from disk."""
     max_frames: Annotated[int, Field(ge=0)] = 0
     """Frames of one view. 0: as many as fit `max_view_bytes`."""
     control_coverage_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
