@@ -69,10 +69,9 @@ def test_blocks_that_were_seen_before_are_found(leaking: dict[str, float]) -> No
     assert lower_bound(game(**leaking)) > 0.8  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("gauge", [True, False])
-def test_fresh_noise_of_the_size_of_the_rows_hides_them_under_fresh_gauges(gauge: bool) -> None:
-    """And a gauge that is used again lets the same noise be read through."""
-    assert (lower_bound(game(gauge=gauge, noise=1.0)) < 0.5) == gauge
+def test_fresh_noise_of_the_size_of_the_rows_hides_them_under_fresh_gauges() -> None:
+    """By every reading, or the one that is chosen would tell."""
+    assert lower_bound(game(gauge=True, noise=1.0)) < 0.5
 
 
 def test_a_clean_game_is_scored_as_clean_and_its_controls_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
