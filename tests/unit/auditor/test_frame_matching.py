@@ -84,7 +84,9 @@ def test_a_clean_game_is_scored_as_clean_and_its_controls_are_found(monkeypatch:
         assert (area.metric, rate.metric) == ("membership_auc", "membership_tpr_at_1_percent_fpr")
         assert area.state == expected
         assert [control.found for control in result.controls] == [True, True]
-        assert result.twin["lower_ratio"] < 0.5
+        lower = result.twin["lower_ratio"]
+        assert lower is not None
+        assert lower < 0.5
 
 
 def test_its_instrument_reads_what_the_scorer_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_its_instrument_reads_what_the_scorer_does(monkeypatch: pytest.MonkeyPat
     assert plain[0].lower == lower_bound(found)
     assert instrument.read(Dose(0.0, 1.0, "invariant"), 1) == plain == instrument.read(Dose(1.0, 0.0, "invariant"), 1)
     for mode in ("coordinate", "invariant"):
-        full, half = (instrument.read(Dose(coverage, 0.999, mode), 1)[0] for coverage in (1.0, 0.5))  # type: ignore[arg-type]
+        full, half = (instrument.read(Dose(coverage, 0.999, mode), 1)[0] for coverage in (1.0, 0.5))
         assert full.breaks
         assert full.value is not None
         assert half.value is not None
