@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
+from auditor.cli.options import Bundles, Key, PlanName, Trust, Truths
+
 
 def command(
-    bundles: Annotated[
-        list[Path], typer.Argument(metavar="BUNDLE...", help="Folders of one or more bundles.", show_default=False)
-    ],
+    bundles: Bundles,
     *,
-    key: Annotated[
-        Path, typer.Option("--key", help="audit.key of auditor keygen: opens the truth.", show_default=False)
-    ],
-    truth: Annotated[
-        list[Path] | None, typer.Option("--truth", help="truth.sealed of the trusted node; in the bundle by default.")
-    ] = None,
-    plan: Annotated[str, typer.Option("--plan", help="default, quick or a TOML file.")] = "default",
-    trust: Annotated[Path | None, typer.Option("--trust", help="trust.json: pins who may have signed.")] = None,
+    key: Key,
+    truth: Truths = None,
+    plan: PlanName = "default",
+    trust: Trust = None,
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="calibration.json of auditor calibrate under the same plan.")
     ] = None,
