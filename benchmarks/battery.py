@@ -26,10 +26,10 @@ import torch
 from torch import nn
 
 from auditor.attacks.base import TokenArm
-from auditor.attacks.invariants import NUM_INVARIANTS
 from auditor.attacks.latent_probe import LatentProbe
-from auditor.attacks.probe_data import ProbeData, token_classes
-from auditor.attacks.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
+from auditor.attacks.parts.invariants import NUM_INVARIANTS
+from auditor.attacks.parts.probe_data import ProbeData, token_classes
+from auditor.attacks.parts.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick, silent
 from auditor.scorers.fitting import fits

@@ -17,8 +17,8 @@ An attack answers one question, and the question decides which view it is given 
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
     reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
 
-A new attack is one file and one row here; or a class in another package that declares an entry point of the group
-`splitwire.attacks` (docs/writing-an-attack.md).
+Every file of this folder is one attack; what they are made of is in parts/. A new attack is one file and one row here;
+or a class in another package that declares an entry point of the group `splitwire.attacks` (docs/writing-an-attack.md).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ can be fitted anew at every setting of a sweep. The scorer (auditor/scorers/swee
 from __future__ import annotations
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.gaussian_classes import ClassArm
 from auditor.attacks.linear_probe import LinearProbe
+from auditor.attacks.parts.gaussian_classes import ClassArm
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress

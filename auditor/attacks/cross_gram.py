@@ -19,9 +19,9 @@ import itertools
 import torch
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.feature_arm import FeatureArm
 from auditor.attacks.gram_pattern import FORMS, pair_features
-from auditor.attacks.latent_probe import token_classes
+from auditor.attacks.parts.feature_arm import FeatureArm
+from auditor.attacks.parts.probe_data import token_classes
 from auditor.channels import JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress

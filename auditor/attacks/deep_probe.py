@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.chunks import SCORE_LOGITS
 from auditor.attacks.latent_matching import even_sample
-from auditor.attacks.latent_probe import token_classes
+from auditor.attacks.parts.chunks import SCORE_LOGITS
+from auditor.attacks.parts.probe_data import token_classes
 from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import DeepProbeSettings

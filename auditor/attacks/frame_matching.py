@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from auditor.attacks.alignment import KEPT_RATIO, by_gram, unit
 from auditor.attacks.base import Assumes, Question, UnitScores
-from auditor.attacks.measures import Measures, mean_by_owner
+from auditor.attacks.parts.alignment import KEPT_RATIO, by_gram, unit
+from auditor.attacks.parts.measures import Measures, mean_by_owner
 from auditor.capture import Integers
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.progress import Progress, silent

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from auditor.attacks.base import Assumes, Question, UnitScores
-from auditor.attacks.invariants import NUM_PAIR_STATISTICS, of_frames, pair_statistics, standardise, unit_rows
+from auditor.attacks.parts.invariants import NUM_PAIR_STATISTICS, of_frames, pair_statistics, standardise, unit_rows
 from auditor.attacks.sign_pattern import discriminant_scores
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.progress import Progress

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.chunks import log_probability_chunks
-from auditor.attacks.invariants import unit_rows
-from auditor.attacks.latent_probe import ProbeData, token_classes
-from auditor.attacks.row_source import RowsOf, pieces
+from auditor.attacks.parts.chunks import log_probability_chunks
+from auditor.attacks.parts.invariants import unit_rows
+from auditor.attacks.parts.probe_data import ProbeData, token_classes
+from auditor.attacks.parts.row_source import RowsOf, pieces
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick

@@ -13,14 +13,12 @@ from __future__ import annotations
 import hashlib
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.probe_data import ProbeData, token_classes
-from auditor.attacks.probe_groups import Chunks, GraphGroup, Group, RowGroup
+from auditor.attacks.parts.probe_data import ProbeData, token_classes
+from auditor.attacks.parts.probe_groups import Chunks, GraphGroup, Group, RowGroup
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick
 from auditor.views.token import TokenView
-
-__all__ = ["LatentProbe", "ProbeData", "token_classes"]
 
 
 class LatentProbe:

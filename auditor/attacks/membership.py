@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from auditor.attacks.base import Assumes, Question, UnitScores
-from auditor.attacks.measures import Measures, mean_by_owner
+from auditor.attacks.parts.measures import Measures, mean_by_owner
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.progress import Progress, silent
 from auditor.public_model import PublicModel

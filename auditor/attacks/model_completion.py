@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from auditor.attacks.base import Assumes, Question, TokenArm
-from auditor.attacks.chunks import SCORE_LOGITS
-from auditor.attacks.invariants import row_invariants, standardise
-from auditor.attacks.latent_probe import token_classes
 from auditor.attacks.linear_probe import LinearProbe
+from auditor.attacks.parts.chunks import SCORE_LOGITS
+from auditor.attacks.parts.invariants import row_invariants, standardise
+from auditor.attacks.parts.probe_data import token_classes
 from auditor.capture import Integers
 from auditor.channels import RESPONSE_SIDE
 from auditor.plan import ProbeSettings

@@ -10,9 +10,9 @@ equal    distance alone, the classic form
 from __future__ import annotations
 
 from auditor.attacks.base import Assumes, Question
-from auditor.attacks.gaussian_classes import ClassArm
-from auditor.attacks.latent_probe import ProbeData, token_classes
 from auditor.attacks.linear_probe import PRIORS
+from auditor.attacks.parts.gaussian_classes import ClassArm
+from auditor.attacks.parts.probe_data import ProbeData, token_classes
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress

@@ -23,7 +23,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.attacks.alignment import (
+from auditor.attacks.base import Assumes, Question, TokenArm
+from auditor.attacks.latent_probe import LatentProbe
+from auditor.attacks.linear_probe import LinearProbe
+from auditor.attacks.parts.alignment import (
     Alignment,
     by_gram,
     frame_pairs,
@@ -32,9 +35,6 @@ from auditor.attacks.alignment import (
     same_gauge,
     unit,
 )
-from auditor.attacks.base import Assumes, Question, TokenArm
-from auditor.attacks.latent_probe import LatentProbe
-from auditor.attacks.linear_probe import LinearProbe
 from auditor.capture import Integers
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.plan import ProbeSettings

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from auditor.attacks.base import Assumes, Question, UnitScores
-from auditor.attacks.gaussian_classes import fit_classes
-from auditor.attacks.invariants import unit_rows
-from auditor.attacks.row_source import RowsOf, pieces
+from auditor.attacks.parts.gaussian_classes import fit_classes
+from auditor.attacks.parts.invariants import unit_rows
+from auditor.attacks.parts.row_source import RowsOf, pieces
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY
 from auditor.progress import Progress
 from auditor.views.unit_rows import UnitRowsView

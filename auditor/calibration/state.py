@@ -8,8 +8,8 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.frame_matching import FrameMatching
-from auditor.attacks.measures import Measures
 from auditor.attacks.membership import Membership
+from auditor.attacks.parts.measures import Measures
 from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.material import Material
 from auditor.plan import DoseMode, Plan

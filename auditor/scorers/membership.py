@@ -16,8 +16,8 @@ from scipy import stats
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.attacks.measures import Measures
 from auditor.attacks.membership import Membership
+from auditor.attacks.parts.measures import Measures
 from auditor.capture import Flags
 from auditor.material import Material
 from auditor.plan import Plan

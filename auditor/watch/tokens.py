@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from auditor.attacks.invariants import row_invariants
+from auditor.attacks.parts.invariants import row_invariants
 from auditor.capture import Integers
 from auditor.rows import Rows
 from auditor.splits import TEST, TRAIN

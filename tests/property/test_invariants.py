@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditor.attacks.invariants import frame_invariants
+from auditor.attacks.parts.invariants import frame_invariants
 
 POSITION = 21
 

@@ -10,9 +10,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from auditor.attacks import ATTACKS
-from auditor.attacks.invariants import frame_invariants, row_invariants
-from auditor.attacks.latent_probe import LatentProbe, token_classes
-from auditor.attacks.probes import GraphProbe, squared_gram_graph, strongest_message
+from auditor.attacks.latent_probe import LatentProbe
+from auditor.attacks.parts.invariants import frame_invariants, row_invariants
+from auditor.attacks.parts.probe_data import token_classes
+from auditor.attacks.parts.probes import GraphProbe, squared_gram_graph, strongest_message
 from auditor.attacks.row_norm import RowNorm, fit_logistic
 from auditor.channels import FAMILIES
 from auditor.plan import ProbeSettings, SplitSettings

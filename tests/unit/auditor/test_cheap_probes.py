@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from auditor.attacks.base import Attack, TokenArm
-from auditor.attacks.gaussian_classes import fit_classes
 from auditor.attacks.latent_matching import LatentMatching, even_sample
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.nearest_centroid import NearestCentroid
+from auditor.attacks.parts.gaussian_classes import fit_classes
 from auditor.plan import ProbeSettings
 from auditor.views.token import TokenView
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from auditor.attacks.alignment import by_gram, procrustes
+from auditor.attacks.parts.alignment import by_gram, procrustes
 from auditor.attacks.repeats import RepeatProbe
 from auditor.calibration.base import Dose
 from auditor.calibration.history import HistoryInstrument

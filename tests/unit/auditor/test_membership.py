@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from auditor.attacks.measures import Measures
 from auditor.attacks.membership import Membership, _network, _with_weights
+from auditor.attacks.parts.measures import Measures
 from auditor.calibration import Dose
 from auditor.calibration import state as instruments
 from auditor.calibration.state import MembershipInstrument

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from auditor import rows as module
-from auditor.attacks import row_source
-from auditor.attacks.gaussian_classes import fit_classes
-from auditor.attacks.row_source import RowsOf, pieces
+from auditor.attacks.parts import row_source
+from auditor.attacks.parts.gaussian_classes import fit_classes
+from auditor.attacks.parts.row_source import RowsOf, pieces
 from auditor.rows import RowStore, copy_rows, gather_mapped, gather_scaled, mapped_rows, scale_of, take_rows
 from splitwire.errors import RecordingError
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from auditor import workers
-from auditor.attacks import stacked
 from auditor.attacks.latent_probe import LatentProbe
-from auditor.attacks.probes import GraphProbe, RowProbe, squared_gram_graph
-from auditor.attacks.stacked import StackedGraphs, StackedRows, train_step, write_back
+from auditor.attacks.parts import stacked
+from auditor.attacks.parts.probes import GraphProbe, RowProbe, squared_gram_graph
+from auditor.attacks.parts.stacked import StackedGraphs, StackedRows, train_step, write_back
 from auditor.plan import ProbeName, ProbeSettings
 from auditor.scorers.fitting import fits
 from auditor.views.token import TokenView

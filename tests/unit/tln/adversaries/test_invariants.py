@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auditor.attacks import invariants as auditors
+from auditor.attacks.parts import invariants as auditors
 from tln.adversaries.invariants import NUM_INVARIANTS, frame_invariants, gram_spread
 from tln.keys import RunKey
 

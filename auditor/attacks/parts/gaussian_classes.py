@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from auditor.attacks.chunks import log_probability_chunks
-from auditor.attacks.latent_probe import ProbeData
-from auditor.attacks.row_source import RowsOf, RowSource, pieces
+from auditor.attacks.parts.chunks import log_probability_chunks
+from auditor.attacks.parts.probe_data import ProbeData
+from auditor.attacks.parts.row_source import RowsOf, RowSource, pieces
 from auditor.progress import Tick
 
 _RIDGE_RATIO = 1e-3

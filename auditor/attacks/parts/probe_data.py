@@ -10,7 +10,7 @@ import copy
 import numpy as np
 import torch
 
-from auditor.attacks.invariants import row_invariants, standardise
+from auditor.attacks.parts.invariants import row_invariants, standardise
 from auditor.capture import Integers
 from auditor.views.token import TokenView
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from auditor.attacks.invariants import NUM_INVARIANTS, unit_rows
+from auditor.attacks.parts.invariants import NUM_INVARIANTS, unit_rows
 
 INVARIANT_WIDTH = 2 * NUM_INVARIANTS
 _NUM_MESSAGE_LAYERS = 3

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from auditor.attacks.probes import GraphProbe, MessageLayer, RowProbe, strongest_message
+from auditor.attacks.parts.probes import GraphProbe, MessageLayer, RowProbe, strongest_message
 
 _CLASS_MULTIPLE = 64
 _LOGITS_AT_ONCE = 1 << 22

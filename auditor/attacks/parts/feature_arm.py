@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from auditor.attacks.chunks import log_probability_chunks
-from auditor.attacks.invariants import standardise
-from auditor.attacks.probes import INVARIANT_WIDTH, RowProbe
+from auditor.attacks.parts.chunks import log_probability_chunks
+from auditor.attacks.parts.invariants import standardise
+from auditor.attacks.parts.probes import INVARIANT_WIDTH, RowProbe
 from auditor.capture import Integers
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick
