@@ -149,7 +149,7 @@ def test_unusable_settings_are_named(settings: DecoySettings, named: str) -> Non
 
 def test_a_pool_must_fill_a_frame(mechanism_inputs: Callable[..., MechanismInputs]) -> None:
     """The shortest prefix takes nearly a whole frame of decoys."""
-    with pytest.raises(SettingsError, match="frame of 134 rows"):
+    with pytest.raises(SettingsError, match="may need 134 rows"):
         SPEC.build(DecoySettings(count=6, pool_size=100), mechanism_inputs(block_tokens=128))
 
 
