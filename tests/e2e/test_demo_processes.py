@@ -10,6 +10,7 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from deploy.demo.processes import Processes, run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
     {call}
