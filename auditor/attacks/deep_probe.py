@@ -13,7 +13,6 @@ Shapes: F frames, R rows, D width of a row, W width of the encoder.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from auditor.attacks.base import Assumes, Question
 from auditor.attacks.latent_matching import even_sample
 from auditor.attacks.parts.chunks import SCORE_LOGITS
 from auditor.attacks.parts.probe_data import token_classes
+from auditor.attacks.parts.windows import WINDOW_ROWS, Window, batches_of, windows_of
 from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import DeepProbeSettings
@@ -34,10 +34,7 @@ from auditor.views.token import TokenView
 _HEADS = 8
 _FEED_FORWARD = 2048
 _NARROWEST, _WIDEST = 512, 1024
-_WINDOW_ROWS = 256
 _NO_CLASS = -1
-
-Window = tuple[int, int]
 
 
 class DeepProbe:
@@ -84,7 +81,7 @@ class DeepArm:
     ) -> None:
         self.name, self.classes = name, classes
         self._rows, self._score_rows = torch.from_numpy(view.rows), torch.from_numpy(view.score_rows)
-        self._windows = _windows(view.offsets)
+        self._windows = windows_of(view.offsets.tolist())
         self._label = torch.full((len(view.rows),), _NO_CLASS)
         self._label[torch.from_numpy(view.train_rows)] = torch.from_numpy(np.searchsorted(classes, view.train_tokens))
         self._settings, self._seed = settings, _seed(view, restart)
@@ -104,7 +101,7 @@ class DeepArm:
         for epoch in range(settings.epochs):
             order = [windows[i] for i in torch.randperm(len(windows), generator=generator)]
             num_read = 0
-            for batch in _batches(order, settings.batch_rows):
+            for batch in batches_of(order, settings.batch_rows):
                 tick((epoch + num_read / len(windows)) / settings.epochs)
                 num_read += len(batch)
                 hidden, rows = self._hidden(batch)
@@ -120,8 +117,8 @@ class DeepArm:
         """Log-probabilities over the classes of every score row, in chunks of frames."""
         position = torch.full((len(self._rows),), -1)
         position[self._score_rows] = torch.arange(len(self._score_rows))
-        chunk = max(_WINDOW_ROWS, min(8192, SCORE_LOGITS // max(1, len(self.classes))))
-        for batch in _batches([w for w in self._windows if (position[slice(*w)] >= 0).any()], chunk):
+        chunk = max(WINDOW_ROWS, min(8192, SCORE_LOGITS // max(1, len(self.classes))))
+        for batch in batches_of([w for w in self._windows if (position[slice(*w)] >= 0).any()], chunk):
             hidden, rows = self._hidden(batch)
             wanted = position[rows] >= 0
             logits = self._model.head(hidden[wanted])
@@ -134,28 +131,6 @@ class DeepArm:
         is_padding = index >= ends[:, None]
         index = torch.where(is_padding, starts[:, None], index)
         return self._model(self._rows[index], is_padding)[~is_padding], index[~is_padding]
-
-
-def _windows(offsets: Integers) -> list[Window]:
-    return [
-        (begin, min(end, begin + _WINDOW_ROWS))
-        for start, end in itertools.pairwise(offsets.tolist())
-        for begin in range(start, end, _WINDOW_ROWS)
-    ]
-
-
-def _batches(windows: Sequence[Window], num_rows: int) -> Iterator[list[Window]]:
-    """Windows whose padded size stays within `num_rows`, at least one a batch."""
-    batch: list[Window] = []
-    longest = 0
-    for window in windows:
-        longest = max(longest, window[1] - window[0])
-        if batch and longest * (len(batch) + 1) > num_rows:
-            yield batch
-            batch, longest = [], window[1] - window[0]
-        batch.append(window)
-    if batch:
-        yield batch
 
 
 def _seed(view: TokenView, restart: int) -> int:

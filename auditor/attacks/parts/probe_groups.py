@@ -3,12 +3,11 @@
 One pass over the data, in one order, trains them all; each is initialised from a seed of its own. What a group reads is
 a function of its view, settings and seeds, for it works on one thread and shares nothing that changes.
 
-Frames longer than 256 rows are read by the graph probe in windows of 256, to bound its pair table.
+The graph probe reads frames in windows (windows.py).
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -23,12 +22,12 @@ from auditor.attacks.parts.invariants import NUM_INVARIANTS
 from auditor.attacks.parts.probe_data import ProbeData
 from auditor.attacks.parts.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
 from auditor.attacks.parts.stacked import StackedGraphs, StackedRows, train_step, write_back
+from auditor.attacks.parts.windows import WINDOW_ROWS, batches_of, windows_of
 from auditor.capture import Integers
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick
 from splitwire.backbone import usable_device
 
-_WINDOW_ROWS = 256
 _NO_CLASS = -1
 Chunks = Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]
 _Probe = TypeVar("_Probe", bound=nn.Module)
@@ -102,7 +101,7 @@ class GraphGroup:
         self.names, self.classes, self._data = tuple(seeds), data.classes, data
         self._settings, self._order_seed = settings, order_seed
         self._device, self._once = usable_device(settings.device), _Once()
-        self._windows = list(_windows(data.offsets))
+        self._windows = windows_of(data.offsets)
         self._probes = _seeded(lambda: GraphProbe(len(data.classes)), seeds)
 
     def fit(self, tick: Tick) -> None:
@@ -119,7 +118,7 @@ class GraphGroup:
         for epoch in range(settings.epochs):
             order = [windows[i] for i in torch.randperm(len(windows), generator=generator)]
             num_read = 0
-            for batch in _batches(order, settings.batch_rows):
+            for batch in batches_of(order, settings.batch_rows):
                 tick((epoch + num_read / len(windows)) / settings.epochs)
                 num_read += len(batch)
                 index, real = _frame_rows(batch)
@@ -135,8 +134,8 @@ class GraphGroup:
         data, probe = self._data.to(self._device), self._probes[restart].to(self._device)
         position = torch.full((len(data.rows),), -1)
         position[self._data.score_rows] = torch.arange(len(data.score_rows))
-        chunk = max(_WINDOW_ROWS, min(8192, SCORE_LOGITS // max(1, len(self.classes))))
-        for batch in _batches([w for w in self._windows if (position[slice(*w)] >= 0).any()], chunk):
+        chunk = max(WINDOW_ROWS, min(8192, SCORE_LOGITS // max(1, len(self.classes))))
+        for batch in batches_of([w for w in self._windows if (position[slice(*w)] >= 0).any()], chunk):
             index, real = _frame_rows(batch)
             wanted = real & (position[index] >= 0)
             hidden = probe.hidden(*_frames(data, index, real))
@@ -170,26 +169,6 @@ class _Once:
             if not self._done:
                 work()
             self._done = True
-
-
-def _windows(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    for start, end in itertools.pairwise(offsets):
-        for begin in range(start, end, _WINDOW_ROWS):
-            yield begin, min(end, begin + _WINDOW_ROWS)
-
-
-def _batches(windows: Sequence[tuple[int, int]], num_rows: int) -> Iterator[list[tuple[int, int]]]:
-    """Windows whose padded size stays within `num_rows`, at least one a batch."""
-    batch: list[tuple[int, int]] = []
-    longest = 0
-    for window in windows:
-        longest = max(longest, window[1] - window[0])
-        if batch and longest * (len(batch) + 1) > num_rows:
-            yield batch
-            batch, longest = [], window[1] - window[0]
-        batch.append(window)
-    if batch:
-        yield batch
 
 
 def _optimizer(stack: nn.Module, settings: ProbeSettings) -> torch.optim.Optimizer:
