@@ -6,7 +6,6 @@ training, in the same gauge and in fresh ones, with a little fresh noise; both m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -18,8 +17,7 @@ from auditor.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import Progress
 from auditor.results import Control, Result
-from auditor.scorers.membership import members_found, membership_twin, read_members, tpr_check, without_canaries
-from auditor.scorers.partition import auc_check, auc_result
+from auditor.scorers.membership import membership_result, read_members, without_canaries
 from auditor.splits import TEST
 from auditor.statistics.auc import plain_auc
 from auditor.views.base import FloatArray
@@ -36,34 +34,25 @@ def score_frame_membership(attack: Attack, material: Material, family: str, plan
     matching = cast("FrameMatching", attack)
     nearest = matching.nearest(view, progress)
     measures = matching.measures(view, nearest)
-    chosen, found = read_members(measures, key, plan)
-    twin = membership_twin(measures, key, plan)
     controls = [_control(matching, view, nearest, key, plan, mode, where) for mode, where in _MODES]
-    rate = members_found(chosen, key, plan)
-    check = auc_check(
-        "membership_auc", plan.ceilings.membership_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-    )
     units = without_canaries(key)
     test = units.split == TEST
-    readings = {score.name: plain_auc(score.scores[test], units.real[test]) for score in measures.scores()}
-    result = auc_result(
+    readings = [
+        {"name": score.name, "auc_ratio": plain_auc(score.scores[test], units.real[test])}
+        for score in measures.scores()
+    ]
+    given = f"{view.num_candidates} candidates, {len(view.known)} of them known; {len(view.trained)} training frames"
+    return membership_result(
         attack,
         family,
-        check=check,
-        given=f"{view.num_candidates} candidates, {len(view.known)} of them known; {len(view.trained)} training frames",
-        group=units.document,
-        key=units,
-        chosen=chosen,
-        found=found,
-        twin=twin,
+        measures,
+        key,
+        plan,
+        best=read_members(measures, key, plan),
         controls=controls,
-        details={
-            "canaries": int(key.canary.sum()),
-            "found_at_1_percent": rate.found_count,
-            "readings": [{"name": name, "auc_ratio": value} for name, value in readings.items()],
-        },
+        given=given,
+        details={"readings": readings},
     )
-    return replace(result, checks=(check, tpr_check(rate, controls, plan)))
 
 
 def resent(

@@ -8,8 +8,9 @@ twin membership is dealt out at random within each split.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from scipy import stats
@@ -39,12 +40,27 @@ def score_membership(attack: Attack, material: Material, family: str, plan: Plan
     """AUC and TPR at 1 % FPR of the attack's best reading."""
     view, key = membership_view(material, family, plan)
     measures = cast("Membership", attack).measure(view, progress)
-    chosen, found = read_members(measures, key, plan)
+    best = read_members(measures, key, plan)
+    controls = [_canary_control(best[0], key, plan), _planted_control(measures, key, plan)]
+    given = f"{view.num_candidates} candidates, of which {len(view.known)} known; first and last snapshot"
+    return membership_result(attack, family, measures, key, plan, best=best, controls=controls, given=given)
+
+
+def membership_result(
+    attack: Attack,
+    family: str,
+    measures: Measures,
+    key: MembershipKey,
+    plan: Plan,
+    *,
+    best: tuple[UnitScores, Auc],
+    controls: Sequence[Control],
+    given: str,
+    details: Mapping[str, Any] | None = None,
+) -> Result:
+    """The two checks of the best reading of these measures (`read_members`), with its twin."""
+    chosen, found = best
     twin = membership_twin(measures, key, plan)
-    controls = [
-        _canary_control(chosen, key, plan),
-        _planted_control(measures, key, plan),
-    ]
     check = auc_check(
         "membership_auc", plan.ceilings.membership_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
     )
@@ -54,14 +70,14 @@ def score_membership(attack: Attack, material: Material, family: str, plan: Plan
         attack,
         family,
         check=check,
-        given=f"{view.num_candidates} candidates, of which {len(view.known)} known; first and last snapshot",
+        given=given,
         group=units.document,
         key=units,
         chosen=chosen,
         found=found,
         twin=twin,
         controls=controls,
-        details={"canaries": int(key.canary.sum()), "found_at_1_percent": rate.found_count},
+        details={"canaries": int(key.canary.sum()), "found_at_1_percent": rate.found_count, **(details or {})},
     )
     return replace(result, checks=(check, tpr_check(rate, controls, plan)))
 
@@ -145,7 +161,7 @@ def _planted_control(measures: Measures, key: MembershipKey, plan: Plan) -> Cont
     )
 
 
-def tpr_check(rate: Tpr, controls: list[Control], plan: Plan) -> Check:
+def tpr_check(rate: Tpr, controls: Sequence[Control], plan: Plan) -> Check:
     """The check of members found at 1 % false positives."""
     ceiling = plan.ceilings.membership_tpr_ratio
     detectable = rate.minimum_detectable_ratio
