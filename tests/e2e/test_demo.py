@@ -61,13 +61,13 @@ def test_the_story_holds(smollm2: Path, tmp_path: Path) -> None:
 def test_an_interrupt_leaves_no_process(smollm2: Path, tmp_path: Path) -> None:
     """SIGINT while the untrusted node serves and the tap records."""
     out = tmp_path / "demo"
-    process = start(out)
-    deadline = time.monotonic() + 300
-    while not (out / "tap-open.log").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=90)
+    with start(out) as process:
+        deadline = time.monotonic() + 300
+        while not (out / "tap-open.log").exists():
+            assert process.poll() is None, process.stdout and process.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=90)
     assert process.returncode == 130, printed[-3000:]
     assert mentions(out) == []

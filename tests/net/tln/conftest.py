@@ -38,13 +38,18 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
     return init_pki(tmp_path_factory.mktemp("pki") / "pki", loopback=True)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of its own for converted checkpoints and fingerprints."""
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of these tests' own for converted checkpoints and fingerprints."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_variable(cache_folder: Path) -> Iterator[None]:
+    """Names the cache while a module of this folder runs; the others, in random order between them, keep theirs."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("SPLITWIRE_CACHE", str(folder))
-        yield folder
+        patch.setenv("SPLITWIRE_CACHE", str(cache_folder))
+        yield
 
 
 @dataclass
