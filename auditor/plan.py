@@ -204,6 +204,25 @@ class ResponseSettings:
 
 
 @dataclass(frozen=True)
+class InversionSettings:
+    """Attacks that rebuild texts from captured rows."""
+
+    max_texts: Count = 20
+    """Texts that are attacked; beyond it they are sampled evenly, and the result says so."""
+    max_positions: Annotated[int, Field(ge=0)] = 0
+    """Positions of a text that are attacked, from its start. 0: all."""
+    auxiliary: str = ""
+    """Public text that attacks learn from: a folder of .txt or a .jsonl file with a field `text`. Empty: the public
+    domain text that is shipped. It must not overlap the victim's."""
+    auxiliary_tokens: Count = 20_000
+    """Most tokens of public text that are used."""
+    device: str = "cpu"
+    """Where the attacks compute: cpu, cuda or cuda:N."""
+    parameters: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)
+    """Parameters of an attack by its name, in place of the published ones."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that an audit decides beforehand."""
 
@@ -262,6 +281,7 @@ class Plan:
     sweeps: SweepSettings = field(default_factory=SweepSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     response: ResponseSettings = field(default_factory=ResponseSettings)
+    inversion: InversionSettings = field(default_factory=InversionSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
 
     @property

@@ -16,6 +16,8 @@ An attack answers one question, and the question decides which view it is given 
     frame_membership   the same, from frames alone          (auditor/scorers/frame_membership.py)
     metadata    a score a step from sizes and times         (auditor/scorers/metadata.py)
     reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
+    prompt      the tokens of prompts and answers           (auditor/scorers/prompt.py)
+    training_text   the tokens of training sequences, gradients included    (auditor/scorers/prompt.py)
 
 Every file of this folder is one attack; what they are made of is in parts/. A new attack is one file and one row here;
 or a class in another package that declares an entry point of the group `splitwire.attacks` (docs/writing-an-attack.md).
@@ -32,6 +34,7 @@ from auditor.attacks.deep_probe import DeepProbe
 from auditor.attacks.frame_matching import FrameMatching
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.gram_pattern import GramPattern
+from auditor.attacks.inversion import INVERSIONS
 from auditor.attacks.latent_matching import LatentMatching
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
@@ -49,31 +52,30 @@ from auditor.attacks.trajectory import TrajectoryProperty
 from splitwire.errors import SettingsError
 
 ENTRY_POINTS = "splitwire.attacks"
-ATTACKS: dict[str, Attack] = {
-    attack.name: attack
-    for attack in (
-        GradientSupport(),
-        RowNorm(),
-        NormProduct(),
-        SignPattern(),
-        GramPattern(),
-        Linkage(),
-        RepeatProbe(),
-        LatentProbe(),
-        LinearProbe(),
-        NearestCentroid(),
-        LatentMatching(),
-        CrossGram(),
-        DeepProbe(),
-        CompromiseSweep(),
-        ModelCompletion(),
-        TrafficProfile(),
-        PerturbationResponse(),
-        TrajectoryProperty(),
-        Membership(),
-        FrameMatching(),
-    )
-}
+_BUILT_IN: tuple[Attack, ...] = (
+    GradientSupport(),
+    RowNorm(),
+    NormProduct(),
+    SignPattern(),
+    GramPattern(),
+    Linkage(),
+    RepeatProbe(),
+    LatentProbe(),
+    LinearProbe(),
+    NearestCentroid(),
+    LatentMatching(),
+    CrossGram(),
+    DeepProbe(),
+    CompromiseSweep(),
+    ModelCompletion(),
+    TrafficProfile(),
+    PerturbationResponse(),
+    TrajectoryProperty(),
+    Membership(),
+    FrameMatching(),
+    *INVERSIONS,
+)
+ATTACKS = {attack.name: attack for attack in _BUILT_IN}
 
 
 def register_installed(attacks: dict[str, Attack]) -> None:

@@ -27,6 +27,8 @@ Question = Literal[
     "reaction",
     "membership",
     "frame_membership",
+    "prompt",
+    "training_text",
 ]
 
 

@@ -14,5 +14,6 @@ key (labels of select and test, documents) stays with the scorer.
     timeline  when and how large messages were, of every step          (timing_metadata)
     metadata  the same with a private property of train steps          (timing_metadata)
     reaction  gradients along what an active tap added                 (active_perturbation)
+    prompt    whole texts on every hop, to rebuild their tokens (forward_only, gradient_only, response_side)
     response  returned rows with the texts of train documents          (response_side)
 """

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,15 @@ def test_the_story_holds(smollm2: Path, tmp_path: Path) -> None:
     assert mentions(out) == []
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What this test starts can be interrupted, also where the tests themselves run as a job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_no_process(smollm2: Path, tmp_path: Path) -> None:
     """SIGINT while the untrusted node serves and the tap records."""
     out = tmp_path / "demo"
