@@ -33,6 +33,14 @@ class CapturedText:
 
 
 @dataclass(frozen=True, eq=False)
+class KnownPlaintext:
+    """Token ids [T] of a text whose forward rows [T, H] crossed: one that the attacker sent in, or has learned since."""
+
+    tokens: Integers
+    forward: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class PromptView:
     """What an inversion attack is given. `auxiliary` are token ids [T] of public texts, none of them a victim's."""
 
@@ -43,3 +51,5 @@ class PromptView:
     wire_dtype: str
     """Dtype of the FORWARD frames: fp32, bf16, fp16 or int8."""
     seed: int
+    known: tuple[KnownPlaintext, ...] = ()
+    """Texts of train documents, declared known plaintext; never one of `texts`. Black-box attacks learn from them."""
