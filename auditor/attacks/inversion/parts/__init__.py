@@ -1,0 +1,1 @@
+"""What inversion attacks are made of, one purpose a file."""
