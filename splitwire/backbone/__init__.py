@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         usable_device,
     )
     from splitwire.backbone.parts import BackbonePart, HeadModel, MiddleModel, TailModel
+    from splitwire.backbone.ragged import RaggedInput, step_together, why_alone
 
 _HOMES = {
     "fetch_embedded": "embedded",
@@ -46,6 +47,9 @@ _HOMES = {
     "HeadModel": "parts",
     "MiddleModel": "parts",
     "TailModel": "parts",
+    "RaggedInput": "ragged",
+    "step_together": "ragged",
+    "why_alone": "ragged",
 }
 
 __all__ = [
@@ -55,6 +59,7 @@ __all__ = [
     "HeadModel",
     "MiddleModel",
     "ModelSettings",
+    "RaggedInput",
     "TailModel",
     "default_cache_folder",
     "fetch_embedded",
@@ -68,7 +73,9 @@ __all__ = [
     "load_tail",
     "load_tokenizer",
     "load_whole",
+    "step_together",
     "usable_device",
+    "why_alone",
 ]
 
 
