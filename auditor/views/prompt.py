@@ -34,7 +34,7 @@ class CapturedText:
 
 @dataclass(frozen=True, eq=False)
 class KnownPlaintext:
-    """Token ids [T] of a text whose forward rows [T, H] crossed: one that the attacker sent in, or has learned since."""
+    """Token ids [T] of a text whose forward rows [T, H] crossed: the attacker sent it in, or has learned it since."""
 
     tokens: Integers
     forward: torch.Tensor
