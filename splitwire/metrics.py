@@ -6,6 +6,7 @@ document or step, and the server binds to loopback unless it is told otherwise.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from splitwire.errors import SettingsError
-from splitwire.tls import TlsFiles, split_address
+from splitwire.tls import TlsFiles, certificate_end, split_address
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,43 @@ class Metric:
 
 WIRE_BYTES = Metric("splitwire_wire_bytes_total", "counter", "Serialized bytes that crossed.", ("hop", "direction"))
 STEP_SECONDS = Metric("splitwire_step_seconds", "histogram", "Duration of a part of a step.", ("phase",))
+RETRIES = Metric("splitwire_retries_total", "counter", "Exchanges that were sent again after a lost connection.")
+CERTIFICATE_END = Metric(
+    "splitwire_certificate_not_after_timestamp_seconds",
+    "gauge",
+    "When the certificate on disk expires; 0 when it cannot be read.",
+    ("certificate",),
+)
 DEFENCE_INFO = Metric("splitwire_defence_info", "gauge", "1 for the defence in effect.", ("defence",))
 UCN_SESSIONS_ACTIVE = Metric("ucn_sessions_active", "gauge", "Sessions that hold a lease.")
 UCN_QUEUE_DEPTH = Metric("ucn_queue_depth", "gauge", "Frames that wait for the device.")
+UCN_CACHE_BYTES = Metric("ucn_cache_bytes", "gauge", "Key-value caches of all sessions.")
+UCN_DEVICE_MEMORY = Metric(
+    "ucn_device_memory_bytes", "gauge", "GPU memory that the process holds; 0 without a GPU.", ("kind",)
+)
+TLN_LOSS = Metric("tln_loss_nats", "gauge", "Loss a frame of the last step.")
+TLN_BATCH_DELTA = Metric(
+    "tln_batch_delta_nats", "gauge", "Cross-entropy of the last batch above that of the unsplit model."
+)
+TLN_HELD_OUT_DELTA = Metric(
+    "tln_held_out_delta_nats", "gauge", "Held-out cross-entropy above the unsplit model's, and its bounds.", ("bound",)
+)
+TLN_HELD_OUT_CEILING = Metric("tln_held_out_ceiling_nats", "gauge", "Largest acceptable held-out delta.")
+TLN_PERPLEXITY = Metric("tln_held_out_perplexity_ratio", "gauge", "Held-out perplexity of a token.", ("model",))
+TLN_UTILITY_GATE = Metric("tln_utility_gate", "gauge", "1 for the outcome of the utility gate, else 0.", ("state",))
 RPC_HANDLED = Metric(
     "grpc_server_handled_total", "counter", "Calls that ended, by code.", ("grpc_service", "grpc_method", "grpc_code")
 )
 AUDITOR_GATE = Metric("auditor_gate_pp", "gauge", "Token gate above the floor.", ("attack", "family"))
-AUDITOR_FLOOR = Metric("auditor_floor_pp", "gauge", "What a constant guesser reads.")
-AUDITOR_PARTITION_AUC = Metric("auditor_partition_auc_ratio", "gauge", "AUC of telling real rows from decoys.")
+AUDITOR_GATE_CEILING = Metric("auditor_gate_ceiling_pp", "gauge", "Largest acceptable gate.", ("attack", "family"))
+AUDITOR_FLOOR = Metric("auditor_floor_pp", "gauge", "What a constant guesser reads.", ("attack", "family"))
+AUDITOR_PARTITION_AUC = Metric(
+    "auditor_partition_auc_ratio", "gauge", "AUC of telling real rows from decoys.", ("attack", "family")
+)
+AUDITOR_LINKAGE_AUC = Metric(
+    "auditor_linkage_auc_ratio", "gauge", "AUC of telling them by earlier frames.", ("attack", "family")
+)
+AUDITOR_CHECKS = Metric("auditor_checks", "gauge", "Checks of the last audit, by state.", ("state",))
 AUDITOR_VERDICT = Metric("auditor_verdict", "gauge", "1 for the state of the last verdict, else 0.", ("state",))
 AUDITOR_TAP_DROPPED = Metric("auditor_tap_dropped_total", "counter", "Messages that the tap did not record.")
 AUDITOR_TAP_PERTURBED = Metric(
@@ -78,13 +107,26 @@ WATCH_ACTION_FAILURES = Metric(
 ALL = (
     WIRE_BYTES,
     STEP_SECONDS,
+    RETRIES,
+    CERTIFICATE_END,
     DEFENCE_INFO,
     UCN_SESSIONS_ACTIVE,
     UCN_QUEUE_DEPTH,
+    UCN_CACHE_BYTES,
+    UCN_DEVICE_MEMORY,
+    TLN_LOSS,
+    TLN_BATCH_DELTA,
+    TLN_HELD_OUT_DELTA,
+    TLN_HELD_OUT_CEILING,
+    TLN_PERPLEXITY,
+    TLN_UTILITY_GATE,
     RPC_HANDLED,
     AUDITOR_GATE,
+    AUDITOR_GATE_CEILING,
     AUDITOR_FLOOR,
     AUDITOR_PARTITION_AUC,
+    AUDITOR_LINKAGE_AUC,
+    AUDITOR_CHECKS,
     AUDITOR_VERDICT,
     AUDITOR_TAP_DROPPED,
     AUDITOR_TAP_PERTURBED,
@@ -118,6 +160,15 @@ def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
 def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
     """A histogram of that name in the registry."""
     return Histogram(metric.name, metric.text, metric.labels, registry=registry)
+
+
+def follow_certificate(files: TlsFiles | None, registry: CollectorRegistry) -> None:
+    """Shows when this node's certificate and its authority's end, read anew at each pull; nothing without TLS."""
+    if files is None:
+        return
+    ends = gauge(CERTIFICATE_END, registry)
+    for name, path in (("node", files.certificate), ("authority", files.ca)):
+        ends.labels(name).set_function(functools.partial(certificate_end, path))
 
 
 def serve(address: str, registry: CollectorRegistry, tls: TlsFiles | None = None) -> Callable[[], None]:

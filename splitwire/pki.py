@@ -2,6 +2,7 @@
 
     DIR/ca    ca.pem key.pem            the authority; its key never leaves this folder
     DIR/tln   ca.pem cert.pem key.pem   client only (extended key usage)
+    DIR/monitor  the same, client only: pulls metrics, and is on no node's allow-list
     DIR/tap   ca.pem cert.pem key.pem   client and server, short-lived: the tap stands between the two by intent
     DIR/ucn   ca.pem cert.pem key.pem   server only; made here for loopback demos, else on the node from a request
 
@@ -33,9 +34,12 @@ from splitwire.tls import TlsFiles
 
 TLN_NAME = "tln.splitwire"
 TAP_NAME = "tap.splitwire"
+MONITOR_NAME = "monitor.splitwire"
 UCN_NAME = "ucn.splitwire"
 ALLOWED_CLIENTS = frozenset({TLN_NAME, TAP_NAME})
 """Who may open sessions on an untrusted node unless its settings say otherwise."""
+
+_RESERVED = ALLOWED_CLIENTS | {MONITOR_NAME}
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 DEFAULT_DAYS = 90
@@ -61,7 +65,7 @@ def init_pki(folder: Path, *, loopback: bool = False, days: int = DEFAULT_DAYS) 
     Returns the files of each node. PkiError when the folder already holds an authority or one of the nodes.
     """
     _check_days(days)
-    names = ["tln", "tap", *(["ucn"] if loopback else [])]
+    names = ["tln", "tap", "monitor", *(["ucn"] if loopback else [])]
     for name in ["ca", *names]:
         if (folder / name).exists():
             raise PkiError(f"{folder / name} exists already", remedy="choose a new folder, or use splitwire pki renew")
@@ -73,6 +77,7 @@ def init_pki(folder: Path, *, loopback: bool = False, days: int = DEFAULT_DAYS) 
     tap_names = [TAP_NAME, *(LOOPBACK_NAMES if loopback else ())]
     files = {
         "tln": _make_node(folder / "tln", authority, [TLN_NAME], [_CLIENT], days),
+        "monitor": _make_node(folder / "monitor", authority, [MONITOR_NAME], [_CLIENT], days),
         "tap": _make_node(folder / "tap", authority, tap_names, [_SERVER, _CLIENT], min(days, TAP_DAYS)),
     }
     if loopback:
@@ -270,7 +275,7 @@ def _check_names(names: Sequence[str]) -> None:
     if not 1 <= len(names) <= _MAX_NAMES:
         raise PkiError(f"{len(names)} names are not acceptable", remedy=f"give 1 to {_MAX_NAMES} names")
     for name in names:
-        if name in ALLOWED_CLIENTS:
+        if name in _RESERVED:
             raise PkiError(f"name {name} is reserved for the trusted host", remedy=f"use a name such as {UCN_NAME}")
         if not _is_address(name) and not _DNS_NAME.fullmatch(name):
             raise PkiError(

@@ -161,6 +161,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def certificate_end(path: Path) -> float:
+    """When the first certificate of a PEM file expires, in seconds of the epoch; 0 when it cannot be read."""
+    try:
+        return _certificate(_read(path, "certificate"), path).not_valid_after_utc.timestamp()
+    except PkiError:
+        return 0.0
+
+
 def negotiated_version(address: str, files: TlsFiles, server_name: str) -> str:
     """The TLS version that a running server at host:port agrees with this client on, such as 'TLSv1.3'."""
     read_files(files)

@@ -44,7 +44,7 @@ from tln.session import Continuation, SessionMode
 from tln.settings import TlnSettings
 from tln.topology.opening import links_of, opened, sessions_of
 from tln.topology.segments import RelayPipeline
-from tln.transport import Transport
+from tln.transport import GrpcTransport, Transport
 
 NO_DEFENCE = (
     "NO DEFENCE: frame.mechanisms is empty. Activations cross as they are, and whoever runs the untrusted node can "
@@ -139,11 +139,10 @@ def connect(
     )
     with (
         recorded(recording, links, settings.topology.num_recorded),
-        served(settings.metrics, effective["defence"]) as metrics,
+        served(settings.metrics, effective["defence"], settings.connection.tls) as metrics,
     ):
         if settings.metrics.listen:  # an observer costs a decode step time, so none without need
-            for link in links:
-                link.observers.append(metrics.count)
+            _measure(links, metrics)
         with opened(
             settings,
             links,
@@ -200,6 +199,13 @@ def recorded(recording: Recording | None, transports: Sequence[Transport], num_r
 
 def _forget(settings: TlnSettings, keys: FrameKeys, run_key: RunKey) -> None:
     """With a ratchet, once the run key is sealed: nothing here can derive an earlier epoch any more."""
+def _measure(links: Sequence[Transport], metrics: TlnMetrics) -> None:
+    for link in links:
+        link.observers.append(metrics.count)
+        if isinstance(link, GrpcTransport):
+            link.meter = metrics
+
+
     if settings.keys.ratchet_steps:
         keys.forget()
         run_key.step_down()

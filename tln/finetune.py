@@ -128,6 +128,7 @@ def _trainer(
         public,
         _adversaries(settings, connected, texts.private.labels[membership.train]),
         wire_bytes=_count_bytes(connected),
+        show_loss=connected.metrics.show_loss,
     )
 
 
@@ -202,6 +203,7 @@ def _run(
     trainer.prime(progress)
     history = trainer.train(progress, keep)
     utility = _score(settings, model, run_key, texts.private, prepared, membership, progress)
+    connected.metrics.show_utility(utility)
     _cross_members(settings, model, run_key, texts.private, membership, progress)
     steps = trainer.num_steps
     return Report(

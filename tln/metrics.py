@@ -6,16 +6,24 @@ rows. Off unless an address is given, which belongs on loopback or on a private 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from splitwire import metrics
 from splitwire.bundles import WireRecord, hop_name
+from splitwire.tls import TlsFiles
 
+if TYPE_CHECKING:  # it needs the settings, which hold these
+    from tln.utility import Utility
+
+_LARGEST_NATS = 700.0
+"""Of which the exponential is still a number."""
+_OUTCOMES = ("passes", "fails", "inconclusive")
 NO_DEFENCE_LABEL = "none"
 
 
@@ -30,10 +38,18 @@ class MetricsSettings:
 class TlnMetrics:
     """Metrics of one run in a registry of its own. `defence` is what `Connected.defence` says."""
 
-    def __init__(self, defence: Mapping[str, Any]) -> None:
+    def __init__(self, defence: Mapping[str, Any], tls: TlsFiles | None = None) -> None:
         self.registry = CollectorRegistry()
         self._wire_bytes = metrics.counter(metrics.WIRE_BYTES, self.registry)
         self._step_seconds = metrics.histogram(metrics.STEP_SECONDS, self.registry)
+        self._loss = metrics.gauge(metrics.TLN_LOSS, self.registry)
+        self._batch_delta = metrics.gauge(metrics.TLN_BATCH_DELTA, self.registry)
+        self._delta = metrics.gauge(metrics.TLN_HELD_OUT_DELTA, self.registry)
+        self._ceiling = metrics.gauge(metrics.TLN_HELD_OUT_CEILING, self.registry)
+        self._perplexity = metrics.gauge(metrics.TLN_PERPLEXITY, self.registry)
+        self._gate = metrics.gauge(metrics.TLN_UTILITY_GATE, self.registry)
+        self._retries = metrics.counter(metrics.RETRIES, self.registry)
+        metrics.follow_certificate(tls, self.registry)
         effective = metrics.gauge(metrics.DEFENCE_INFO, self.registry)
         for name in defence_names(defence):
             effective.labels(name).set(1)
@@ -44,7 +60,32 @@ class TlnMetrics:
 
     def time_step(self, seconds: float) -> None:
         """Adds one training step."""
-        self._step_seconds.labels("train").observe(seconds)
+        self.time_phase("train", seconds)
+
+    def time_phase(self, phase: str, seconds: float) -> None:
+        """Adds a step, or the part of one that an exchange took."""
+        self._step_seconds.labels(phase).observe(seconds)
+
+    def count_retry(self) -> None:
+        """Adds one exchange that is sent again."""
+        self._retries.inc()
+
+    def show_loss(self, nats: float, batch_delta_nats: float | None) -> None:
+        """The loss of the last step, and how far its cross-entropy is above the unsplit model's, where known."""
+        self._loss.set(nats)
+        if batch_delta_nats is not None:
+            self._batch_delta.set(batch_delta_nats)
+
+    def show_utility(self, utility: Utility) -> None:
+        """What the utility gate says of held-out text."""
+        bounds = {"value": utility.delta_nats, "lower": utility.delta_lower_nats, "upper": utility.delta_upper_nats}
+        for bound, nats in bounds.items():
+            self._delta.labels(bound).set(nats)
+        self._ceiling.set(utility.ceiling_nats)
+        for model, nats in (("split", utility.split_nats), ("unsplit", utility.unsplit_nats)):
+            self._perplexity.labels(model).set(math.exp(min(nats, _LARGEST_NATS)))
+        for outcome in _OUTCOMES:
+            self._gate.labels(outcome).set(utility.outcome == outcome)
 
 
 def defence_names(defence: Mapping[str, Any]) -> list[str]:
@@ -54,9 +95,9 @@ def defence_names(defence: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(settings: MetricsSettings, defence: Mapping[str, Any]) -> Iterator[TlnMetrics]:
+def served(settings: MetricsSettings, defence: Mapping[str, Any], tls: TlsFiles | None = None) -> Iterator[TlnMetrics]:
     """Metrics of the block, shown at the address that the settings name, if any."""
-    run = TlnMetrics(defence)
+    run = TlnMetrics(defence, tls)
     stop: Callable[[], None] = metrics.serve(settings.listen, run.registry) if settings.listen else lambda: None
     try:
         yield run

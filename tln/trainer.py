@@ -77,7 +77,8 @@ class History:
 class Trainer:
     """Trains the private parts of a split model here, and has the untrusted node train its own.
 
-    `time_step` is told how many seconds each step took, the time of `adversaries` apart.
+    `time_step` is told how many seconds each step took, the time of `adversaries` apart; `show_loss` the loss of each,
+    and its cross-entropy above the unsplit model's where that is known.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Trainer:
         adversaries: Adversaries | None = None,
         *,
         wire_bytes: Callable[[], int] | None = None,
+        show_loss: Callable[[float, float | None], object] = lambda _nats, _delta_nats: None,
     ) -> None:
         self.model = model
         self._wire_bytes = wire_bytes
@@ -105,6 +107,7 @@ class Trainer:
         self.text = text
         self._run_key = run_key
         self._time_step = time_step
+        self._show_loss = show_loss
         if adversaries is not None:
             model.pipeline.keeps_released = True
         freeze_parts(model, settings)
@@ -237,11 +240,14 @@ class Trainer:
             seconds = time.monotonic() - began - (self._seconds_apart() - apart)
             self.num_done, self.history.seconds = self.num_done + 1, self.history.seconds + seconds
             self._time_step(seconds)
+            self._show_loss(self._last_loss(text), self._delta_nats)
             progress.advance(1, self._note(text, seconds))
 
+    def _last_loss(self, text: TrainingText) -> float:
+        return (self.history.public_loss if text is self.public else self.history.loss)[-1]
+
     def _note(self, text: TrainingText, seconds: float) -> str:
-        history = self.history
-        loss = (history.public_loss if text is self.public else history.loss)[-1]
+        loss = self._last_loss(text)
         num_tokens = self.settings.frames_per_step * text.blocks.tokens.shape[1]
         parts = [f"loss {loss:.4f}", f"{num_tokens / seconds:.0f} tokens/s"]
         if self._delta_nats is not None:

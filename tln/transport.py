@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -25,7 +26,7 @@ import stamina
 from google.protobuf.message import DecodeError
 
 from splitwire import wire
-from splitwire.bundles import WireRecord
+from splitwire.bundles import WireRecord, hop_name
 from splitwire.bundles.records import Direction
 from splitwire.errors import FrameError, PeerError, SettingsError, StateError, UnavailableError
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
@@ -111,12 +112,23 @@ class Route:
 CONTROL = channels_pb2.HOP_CONTROL
 
 
+class Meter(Protocol):
+    """Is told how long exchanges take and which are sent again; the metrics of a run are one."""
+
+    def time_phase(self, phase: str, seconds: float, /) -> None:
+        """One exchange, by the hop that it answers: exchange_forward, exchange_backward or exchange_control."""
+
+    def count_retry(self) -> None:
+        """One exchange is sent again."""
+
+
 @dataclass
 class GrpcTransport:
     """A session over gRPC with mutual TLS (or plaintext on loopback, when the settings say so)."""
 
     settings: ConnectionSettings
     observers: list[WireObserver] = field(default_factory=list)
+    meter: Meter | None = None
 
     def __post_init__(self) -> None:
         check_connection(self.settings)
@@ -154,7 +166,7 @@ class GrpcTransport:
         """
         if not self._session_id:
             raise StateError("no session is open", remedy="call open first")
-        with self._lock:
+        with self._lock, self._timed(route):
             try:
                 return self._attempt(messages, route, new_reader())
             except ConnectionLostError:
@@ -162,6 +174,8 @@ class GrpcTransport:
                     raise
             for attempt in _retries(attempts=self.settings.retry_attempts, seconds=self.settings.retry_seconds):
                 with attempt:
+                    if self.meter is not None:
+                        self.meter.count_retry()
                     self._renew_channel()
                     return self._attempt(messages, route, new_reader())
         raise AssertionError("the retry loop returns or raises")
@@ -198,6 +212,13 @@ class GrpcTransport:
             except BaseException:
                 self._drop_stream()
                 raise
+
+    @contextmanager
+    def _timed(self, route: Route) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        if self.meter is not None:
+            self.meter.time_phase(f"exchange_{hop_name(route.hop).lower()}", time.monotonic() - began)
 
     def _attach(self, watch: Watch) -> ExchangeStream:
         self._stream = stream = ExchangeStream(self._channel)

@@ -7,28 +7,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import torch
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from splitwire.metrics import (
     RPC_HANDLED,
     STEP_SECONDS,
+    UCN_CACHE_BYTES,
+    UCN_DEVICE_MEMORY,
     UCN_QUEUE_DEPTH,
     UCN_SESSIONS_ACTIVE,
     WIRE_BYTES,
     counter,
+    follow_certificate,
     gauge,
     histogram,
 )
+from splitwire.tls import TlsFiles
 from splitwire.wire import CLOSE_SESSION, EXCHANGE, OPEN_SESSION, SERVICE
 
 Direction = Literal["request", "response"]
+_MEMORY: dict[str, Callable[[], float]] = {
+    "allocated": lambda: _over_gpus(torch.cuda.memory_allocated),
+    "reserved": lambda: _over_gpus(torch.cuda.memory_reserved),
+}
 _METHODS = (OPEN_SESSION, EXCHANGE, CLOSE_SESSION)
 
 
 class UcnMetrics:
     """The node's collectors, in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsFiles | None = None) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._wire_bytes = counter(WIRE_BYTES, self.registry)
@@ -36,9 +45,17 @@ class UcnMetrics:
         self._handled = counter(RPC_HANDLED, self.registry)
         self._sessions = gauge(UCN_SESSIONS_ACTIVE, self.registry)
         self._queue = gauge(UCN_QUEUE_DEPTH, self.registry)
+        self._cache_bytes = gauge(UCN_CACHE_BYTES, self.registry)
+        memory = gauge(UCN_DEVICE_MEMORY, self.registry)
+        for kind, read in _MEMORY.items():
+            memory.labels(kind).set_function(read)
+        follow_certificate(tls, self.registry)
 
-    def watch(self, sessions: Callable[[], float], queue: Callable[[], float]) -> None:
+    def watch(
+        self, sessions: Callable[[], float], queue: Callable[[], float], cache_bytes: Callable[[], float]
+    ) -> None:
         """Where the gauges read their values, at each pull."""
+        self._cache_bytes.set_function(cache_bytes)
         self._sessions.set_function(sessions)
         self._queue.set_function(queue)
 
@@ -59,3 +76,10 @@ class UcnMetrics:
             yield
         finally:
             self._step_seconds.labels(phase).observe(time.monotonic() - started)
+
+
+def _over_gpus(read: Callable[[int], int]) -> float:
+    """The sum over this machine's GPUs; 0 where torch has not touched one, so that a pull never wakes a device."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0.0
+    return float(sum(map(read, range(torch.cuda.device_count()))))

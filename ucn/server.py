@@ -22,7 +22,7 @@ import splitwire
 from splitwire.errors import SettingsError
 from splitwire.logging import get_logger
 from splitwire.metrics import serve as serve_metrics
-from splitwire.tls import server_credentials
+from splitwire.tls import TlsFiles, server_credentials
 from splitwire.wire import (
     KEEPALIVE_MIN_INTERVAL_MS,
     KEEPALIVE_TIME_MS,
@@ -51,14 +51,19 @@ class UcnServer:
         check(settings)
         self._settings = settings
         self._node = node
-        self._metrics = UcnMetrics()
+        self._metrics = UcnMetrics(settings.tls)
         self.table = SessionTable(settings.limits, settings.lease_seconds)
-        self._metrics.watch(lambda: len(self.table), lambda: node.queue_depth)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stop_metrics: Callable[[], None] | None = None
         self._servicer: StackServicer | None = None
+        self._health_server: grpc.aio.Server | None = None
         self.address = ""
+        self._metrics.watch(
+            lambda: len(self.table),
+            lambda: node.queue_depth,
+            lambda: 0 if self._servicer is None else self._servicer.cache_bytes,
+        )
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -78,11 +83,13 @@ class UcnServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        port = self._bind(server)
+        port = _bind(server, "listen", settings.listen, settings.tls)
         if settings.metrics.listen:
             self._stop_metrics = serve_metrics(settings.metrics.listen, self.registry, settings.tls)
         await server.start()
         self._server = server
+        if settings.health_listen:
+            await self._serve_health(settings.health_listen)
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self.address = f"{settings.listen.rpartition(':')[0]}:{port}"
@@ -101,8 +108,9 @@ class UcnServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Ends calls after at most `grace_seconds` and frees everything."""
-        if self._server is not None:
-            await self._server.stop(grace_seconds)
+        for server in (self._server, self._health_server):
+            if server is not None:
+                await server.stop(grace_seconds)
         await self.table.close_all()
         if self._servicer is not None:
             await asyncio.to_thread(self._servicer.shutdown)
@@ -111,24 +119,16 @@ class UcnServer:
         await asyncio.to_thread(self._node.shutdown)
         _log.info("stopped")
 
+    async def _serve_health(self, address: str) -> None:
+        """The health service alone, for probes of this machine, which hold no certificate of a client."""
+        server = grpc.aio.server(options=_options())
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        _bind(server, "health_listen", address, None)
+        await server.start()
+        self._health_server = server
+
     def _allowed_names(self) -> frozenset[str] | None:
         return None if self._settings.insecure_loopback else frozenset(self._settings.allowed_names)
-
-    def _bind(self, server: grpc.aio.Server) -> int:
-        listen, tls = self._settings.listen, self._settings.tls
-        try:
-            port = (
-                server.add_insecure_port(listen)
-                if tls is None
-                else server.add_secure_port(listen, server_credentials(tls))
-            )
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise SettingsError(
-                f"listen {listen} cannot be bound", remedy="choose a free port on an address of this machine"
-            )
-        return int(port)
 
 
 async def serve(settings: UcnSettings, node: Node) -> None:
@@ -141,6 +141,22 @@ async def serve(settings: UcnSettings, node: Node) -> None:
     await server.start()
     await stopping.wait()
     await server.drain()
+
+
+def _bind(server: grpc.aio.Server, setting: str, address: str, tls: TlsFiles | None) -> int:
+    """Takes the address that `setting` names and returns its port."""
+    try:
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(tls))
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise SettingsError(
+            f"{setting} {address} cannot be bound", remedy="choose a free port on an address of this machine"
+        )
+    return int(port)
 
 
 def _on_signal(stopping: asyncio.Event) -> None:

@@ -57,6 +57,11 @@ class StackServicer:
         """Waits for snapshots that are being written, once every session has ended."""
         self._snapshots.shutdown()
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all sessions have booked."""
+        return self._cache_budget.used_bytes
+
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for a grpc.aio server, without serializers: bytes in, bytes out."""
         return grpc.method_handlers_generic_handler(

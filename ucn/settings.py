@@ -86,6 +86,9 @@ class UcnSettings:
     """Subject alternative names of client certificates that may call; a certificate of the same CA is not enough."""
     insecure_loopback: bool = False
     """Plaintext, on a loopback address only."""
+    health_listen: str = ""
+    """Loopback address, host:port, that serves the health service alone and without TLS, for probes of this machine,
+    which hold no client's certificate; empty for none."""
     model: ModelSettings = field(default_factory=ModelSettings)
     """Not loaded when only the gram stack is allowed."""
     stacks: tuple[Literal["transformer", "gram"], ...] = ("transformer", "gram")
@@ -120,6 +123,7 @@ def check(settings: UcnSettings) -> None:
         raise SettingsError("stacks is empty", remedy='allow at least one, for instance stacks = ["transformer"]')
     _check_transport(settings)
     _check_metrics(settings)
+    _check_health(settings)
     _check_snapshots(settings.snapshots)
 
 
@@ -143,6 +147,11 @@ def _check_metrics(settings: UcnSettings) -> None:
     split_address(settings.metrics.listen)
     if settings.tls is None:
         check_insecure_address(settings.metrics.listen)
+
+
+def _check_health(settings: UcnSettings) -> None:
+    if settings.health_listen:
+        check_insecure_address(settings.health_listen)
 
 
 def _check_snapshots(settings: SnapshotSettings) -> None:

@@ -9,18 +9,20 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from splitwire import metrics
 from splitwire.bundles import WireRecord, hop_name
+from splitwire.tls import TlsFiles
 
 
 class TapMetrics:
     """Metrics of one tap in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsFiles | None = None) -> None:
         self.registry = CollectorRegistry()
         self.dropped = metrics.counter(metrics.AUDITOR_TAP_DROPPED, self.registry)
         self.active = Gauge("auditor_tap_calls_active", "Calls that are running.", registry=self.registry)
         self.failed = Gauge("auditor_tap_recording_failed", "1 when the bundle is lost.", registry=self.registry)
         self.perturbed = metrics.counter(metrics.AUDITOR_TAP_PERTURBED, self.registry)
         self._wire_bytes = metrics.counter(metrics.WIRE_BYTES, self.registry)
+        metrics.follow_certificate(tls, self.registry)
         self._handled = metrics.counter(metrics.RPC_HANDLED, self.registry)
 
     def count_message(self, record: WireRecord) -> None:

@@ -76,7 +76,7 @@ class Tap:
         The addresses are taken first and the bundle's folder last, so that a start that fails leaves no folder behind.
         """
         settings.check()
-        metrics = TapMetrics()
+        metrics = TapMetrics(settings.tls)
         upstream = Upstream(settings)
         key = load_signing_key(settings.signing_key) if settings.signing_key else None
         server = grpc.aio.server(options=_SERVER_OPTIONS)

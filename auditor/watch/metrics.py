@@ -33,6 +33,7 @@ class WatchMetrics:
         self._support = metrics.gauge(metrics.WATCH_SUPPORT, registry)
         self._effect = metrics.gauge(metrics.WATCH_TOKEN_EFFECT, registry)
         self._gate = metrics.gauge(metrics.AUDITOR_GATE, registry)
+        self._ceiling = metrics.gauge(metrics.AUDITOR_GATE_CEILING, registry)
         self._floor = metrics.gauge(metrics.AUDITOR_FLOOR, registry)
         self._evidence = metrics.gauge(metrics.WATCH_EVIDENCE, registry)
         self._leak = metrics.gauge(metrics.WATCH_LEAK, registry)
@@ -53,7 +54,8 @@ class WatchMetrics:
                 self._lower.labels(_HOPS[reading.detector]).set(reading.lower)
         if gate is not None:
             self._gate.labels(_ATTACK, FORWARD_ONLY).set(gate.gate_pp)
-            self._floor.set(gate.floor_pp)
+            self._ceiling.labels(_ATTACK, FORWARD_ONLY).set(gate.ceiling_pp)
+            self._floor.labels(_ATTACK, FORWARD_ONLY).set(gate.floor_pp)
 
     def _gauge(self, reading: Reading, *, calibrated: bool) -> Gauge:
         if reading.detector in _HOPS:

@@ -9,7 +9,7 @@ app = application(
     "splitwire",
     "Keys, certificates and models of a split language model.",
     __name__,
-    ("pki", "fetch"),
+    ("pki", "fetch", "health"),
 )
 
 

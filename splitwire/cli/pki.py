@@ -29,7 +29,7 @@ def init(
     ] = False,
     days: Days = pki.DEFAULT_DAYS,
 ) -> None:
-    """Make an authority and the certificates of the trusted host in DIR/ca, DIR/tln and DIR/tap."""
+    """Make an authority and the certificates of the trusted host in DIR/ca, DIR/tln, DIR/tap and DIR/monitor."""
     for name, files in pki.init_pki(folder, loopback=loopback, days=days).items():
         typer.echo(f"{name}: {files.certificate.parent}")
     typer.echo(f"The key in {folder / 'ca'} signs everything: keep it on this host and back it up.")
@@ -69,7 +69,7 @@ def sign(
 @app.command("renew")
 def renew(
     folder: Folder,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="tln, tap or ucn.", show_default=False)],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="tln, tap, monitor or ucn.", show_default=False)],
     *,
     days: Annotated[
         int | None, typer.Option("--days", help="Lifetime in days; the node's default if left out.")

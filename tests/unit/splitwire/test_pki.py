@@ -54,7 +54,7 @@ def test_each_node_gets_the_usage_of_its_role_and_no_more(tmp_path: Path) -> Non
 
 
 def test_without_loopback_no_untrusted_node_is_made(tmp_path: Path) -> None:
-    assert set(init_pki(tmp_path / "pki")) == {"tln", "tap"}
+    assert set(init_pki(tmp_path / "pki")) == {"tln", "tap", "monitor"}
     assert not (tmp_path / "pki" / "ucn").exists()
 
 

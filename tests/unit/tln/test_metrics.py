@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import urllib.request
+from pathlib import Path
 
+import pytest
 from prometheus_client import generate_latest
 
 from splitwire.bundles import WireRecord
+from splitwire.pki import init_pki
+from splitwire.tls import certificate_end
 from splitwire.v1 import channels_pb2
 from tln.metrics import MetricsSettings, TlnMetrics, served
+from tln.utility import Utility
 
 DEFENCE = {"frame": {"clip": {"clip_norm": 1.0}, "noise": {"sigma": 0.35}}, "gradient": {"policy": "open"}}
 SESSION = "0123456789abcdef"
@@ -49,3 +55,38 @@ def test_metrics_are_shown_while_the_block_runs_and_not_after() -> None:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+def test_what_training_costs_in_utility_is_shown() -> None:
+    """The gate's outcome is one state of three, the delta has its bounds, and perplexities are those of the nats."""
+    metrics = TlnMetrics(DEFENCE)
+    metrics.show_loss(2.5, None)
+    metrics.show_utility(Utility(2.0, 2.2, 0.2, 0.1, 0.3, 0.35, 30, 900, "passes", ""))
+    shown = generate_latest(metrics.registry).decode()
+    assert "tln_loss_nats 2.5" in shown
+    assert 'tln_held_out_delta_nats{bound="upper"} 0.3' in shown
+    assert 'tln_utility_gate{state="passes"} 1.0' in shown
+    assert 'tln_utility_gate{state="fails"} 0.0' in shown
+    value = metrics.registry.get_sample_value("tln_held_out_perplexity_ratio", {"model": "split"})
+    assert value == pytest.approx(math.exp(2.2))
+
+
+def test_exchanges_and_retries_are_counted_apart() -> None:
+    """An exchange has its hop as the phase."""
+    metrics = TlnMetrics(DEFENCE)
+    metrics.time_phase("exchange_forward", 0.25)
+    metrics.count_retry()
+    shown = generate_latest(metrics.registry).decode()
+    assert 'splitwire_step_seconds_count{phase="exchange_forward"} 1.0' in shown
+    assert "splitwire_retries_total 1.0" in shown
+
+
+def test_the_end_of_the_certificate_follows_the_file(tmp_path: Path) -> None:
+    """A pull after a renewal shows the new end, and 0 says that the file is gone."""
+    files = init_pki(tmp_path / "pki", days=5)["tln"]
+    metrics = TlnMetrics(DEFENCE, files)
+    name, labels = "splitwire_certificate_not_after_timestamp_seconds", {"certificate": "node"}
+    before = certificate_end(files.certificate)
+    assert metrics.registry.get_sample_value(name, labels) == before
+    files.certificate.unlink()
+    assert metrics.registry.get_sample_value(name, labels) == 0.0
