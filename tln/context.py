@@ -32,7 +32,8 @@ class StepContext:
 
     `row_lengths` is empty when every sequence fills all T positions; `padding_side` is then "". `tokens` and
     `labels` (the token after each position, NO_LABEL for none) are int64 [B, T]; `documents` is int64 [B], indices
-    into the truth file's documents table. The last `num_replayed` sequences are earlier blocks that stand in for
+    into the truth file's documents table; `positions` is int64 [B, T], the place of each row within its text (None:
+    counted from 0, padding included). The last `num_replayed` sequences are earlier blocks that stand in for
     decoys; of sequence b only the first `real_lengths[b]` rows are sent (None: all). `priming` numbers the batches that
     fill pools before the first step and do not cross.
     """
@@ -45,6 +46,7 @@ class StepContext:
     tokens: torch.Tensor | None = None
     labels: torch.Tensor | None = None
     documents: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
     num_replayed: int = 0
     real_lengths: torch.Tensor | None = None
     priming: int = 0
@@ -55,7 +57,7 @@ class StepContext:
 class RowTruth:
     """What each wire row really is. Every tensor is [N, R], on the CPU. For the sealed truth file, never for the wire.
 
-    `real` is bool; `order` is the position t within its sequence (sequences first when a frame holds several);
+    `real` is bool; `order` is the position t within its text;
     `token` is the token id of the row and `label` the next one (NO_LABEL where there is none); `document` indexes the
     documents table (NO_DOCUMENT for none).
     """

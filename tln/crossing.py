@@ -173,6 +173,11 @@ class Crossing:
         """Has the peer remove a checkpoint; one that is gone already is no error."""
         self._send_control(drop_checkpoint=stack_pb2.DropCheckpoint(label=label))
 
+    def max_positions(self, num_sequences: int, width: int) -> int:
+        """Most positions of so many sequences that one frame may hold; at least 1."""
+        needed = payload_bytes(self._request_dtype, (num_sequences, 1, width))
+        return max(1, self._max_frame_bytes // needed)
+
     def new_cache_id(self) -> int:
         """A number that no cache of this session had."""
         self._last_cache_id += 1

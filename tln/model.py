@@ -26,9 +26,12 @@ from transformers.utils.generic import can_return_tuple
 from splitwire.backbone.parts import HeadModel, TailModel
 from splitwire.errors import SettingsError
 from tln.cache import SplitCache
-from tln.context import NO_LABEL, StepContext, row_lengths_of
+from tln.context import StepContext, row_lengths_of
 from tln.crossing import Crossing
 from tln.pipeline import FramePipeline
+from tln.prefill import DEFAULT_PREFILL_POSITIONS, Part, parts_of
+from tln.texts import TextLog, prompt_mask, token_ids
+from tln.told import PassTruth, pass_truth
 
 _REFUSED_OUTPUTS = ("output_hidden_states", "output_attentions")
 
@@ -53,8 +56,14 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         *,
         pipeline: FramePipeline | None = None,
         generation_config: GenerationConfig | None = None,
+        prefill_positions: int = DEFAULT_PREFILL_POSITIONS,
+        texts: TextLog | None = None,
     ) -> None:
-        """`config` is the whole model's. The parts keep their own configs, cut to their layers."""
+        """`config` is the whole model's. The parts keep their own configs, cut to their layers.
+
+        With a cache, a pass of more than `prefill_positions` goes through in parts (tln.prefill); 0 leaves it whole.
+        `texts` is told of prompts and answers.
+        """
         super().__init__(config)
         self.head = head
         self.pipeline = FramePipeline() if pipeline is None else pipeline
@@ -62,6 +71,8 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         # Of size 0: gives optimizers and autograd something to hold when all that is trained is on the other side.
         self.remote_anchor = nn.Parameter(torch.zeros(0))
         self.crossing = crossing
+        self.prefill_positions = prefill_positions
+        self.texts = texts
         if tail.lm_head.weight is head.embedding.weight:
             self._tied_weights_keys = {"tail.lm_head.weight": f"head.body.{head.family.embedding}.weight"}
         with no_init_weights():
@@ -97,10 +108,24 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         _refuse_outputs(kwargs)
         if cache is None and use_cache:
             cache = self.new_cache()
-        context = self._context(input_ids, attention_mask, position_ids, cache, labels, documents)
-        if not context.row_lengths and not (cache is not None and cache.has_padding):
+        parts = self._parts(input_ids, attention_mask, position_ids, cache)
+        told = self._told(input_ids, attention_mask, cache, labels, documents)
+        if not parts[0].row_lengths and not (cache is not None and cache.has_padding):
             attention_mask = None  # nothing is masked: each part would find that out again at every step
-        normed = self._through(input_ids, attention_mask, position_ids, cache, context)
+        past = _past_length(cache)
+        normed_parts = []
+        for part in parts:
+            rows = slice(part.start, part.end)
+            normed_parts.append(
+                self._through(
+                    input_ids[:, rows],
+                    None if attention_mask is None else attention_mask[:, : past + part.end],
+                    None if position_ids is None else position_ids[..., rows],
+                    cache,
+                    self._context(part, cache, told),
+                )
+            )
+        normed = normed_parts[0] if len(normed_parts) == 1 else torch.cat(normed_parts, dim=1)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.tail.logits(normed[:, kept])
         loss = None
@@ -109,8 +134,23 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers. What the call leaves unused on the other side is freed before it returns."""
-        output = super().generate(*args, **kwargs)
+        """As in transformers. What the call leaves unused on the other side is freed before it returns.
+
+        With `texts`, each prompt is a document of the truth, and its answer is told at the end.
+        """
+        inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        if self.texts is None or inputs is None or kwargs.get("documents") is not None:
+            output = super().generate(*args, **kwargs)
+        else:
+            documents = self.texts.begin(len(inputs))
+            output = super().generate(*args, **kwargs, documents=documents)
+            chosen = kwargs.get("generation_config") or self.generation_config
+            ends = token_ids(kwargs.get("eos_token_id", chosen.eos_token_id))
+            mask = kwargs.get("attention_mask")
+            if mask is None:
+                mask = prompt_mask(inputs, kwargs.get("pad_token_id", chosen.pad_token_id), ends)
+            sequences = output if isinstance(output, torch.Tensor) else output.sequences
+            self.texts.end_batch(documents, mask, sequences, ends)
         self.crossing.flush()
         return output
 
@@ -153,38 +193,65 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
             cache.end_pass()
         return cast("torch.Tensor", normed_BTH)
 
-    def _context(
+    def _parts(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         cache: SplitCache | None,
-        labels: torch.Tensor | None,
-        documents: torch.Tensor | None,
-    ) -> StepContext:
-        """What this pass is. Everything is checked before the step is reserved, so a refusal costs none."""
-        past = _past_length(cache)
+    ) -> list[Part]:
+        """The parts in which this pass crosses. Everything is checked here, before a step is reserved or rows exist."""
+        past, (num, num_new) = _past_length(cache), input_ids.shape
+        most = int(self.config.max_position_embeddings)
+        if past + num_new > most:
+            raise SettingsError(
+                f"{past} cached and {num_new} new positions exceed the model's {most}",
+                remedy="pass a shorter prompt, or ask for fewer new tokens",
+            )
         if position_ids is not None:
             check_positions(position_ids, attention_mask, past)
         if cache is None or past == 0:
             lengths, side = row_lengths_of(attention_mask)
         else:
-            cache.check_new_positions(attention_mask, input_ids.shape[1])
+            cache.check_new_positions(attention_mask, num_new)
             lengths, side = (), ""
         if cache is not None and lengths:
             cache.has_padding = True
+        if cache is None or not self.prefill_positions:
+            return parts_of(num_new, lengths, side, 0)
+        fitting = self.crossing.max_positions(num, int(self.config.hidden_size))
+        return parts_of(num_new, lengths, side, min(self.prefill_positions, fitting))
+
+    def _told(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        cache: SplitCache | None,
+        labels: torch.Tensor | None,
+        documents: torch.Tensor | None,
+    ) -> PassTruth | None:
+        """The truth about the rows, which costs more than a decode step may: made only when somebody reads it."""
+        if not self.crossing.forward_listeners and not len(self.pipeline.mechanisms):
+            return None
+        if documents is None and cache is None and self.texts is not None:
+            # a pass without a cache is all of its texts
+            documents = self.texts.begin(len(input_ids))
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            self.texts.end_batch(documents, mask, input_ids)
+        return pass_truth(input_ids, attention_mask, _past_length(cache), labels, documents)
+
+    def _context(self, part: Part, cache: SplitCache | None, told: PassTruth | None) -> StepContext:
+        """What this part of a pass is, under a step of its own."""
         trains = torch.is_grad_enabled() and self.crossing.is_training
         context = StepContext(
             step=self.crossing.reserve_step(),
             mode="cached" if cache is not None else "train" if trains else "evaluate",
             cache_id=0 if cache is None else cache.cache_id,
-            row_lengths=lengths,
-            padding_side=side,
+            row_lengths=part.row_lengths,
+            padding_side=part.padding_side,
         )
-        if self.crossing.forward_listeners or len(self.pipeline.mechanisms):
-            # The truth about rows costs more than a decode step may; it is made only when somebody reads it.
-            context.tokens, context.documents = input_ids, documents
-            context.labels = next_tokens(input_ids if labels is None else labels, attention_mask)
+        if told is not None:
+            told.tell(context, part)
         return context
 
     def _prepare_cache_for_generation(
@@ -210,15 +277,6 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
             if generation_config.is_assistant:
                 model_kwargs["cache"].activate_past_recording()
         return True
-
-
-def next_tokens(labels_BT: torch.Tensor, mask_BT: torch.Tensor | None) -> torch.Tensor:
-    """The token after each position [B, T]; NO_LABEL at the end of a row and where the next position is padding."""
-    following = torch.full_like(labels_BT, NO_LABEL)
-    following[:, :-1] = labels_BT[:, 1:]
-    if mask_BT is not None and mask_BT.shape == labels_BT.shape:
-        following[:, :-1][mask_BT[:, 1:] == 0] = NO_LABEL
-    return following
 
 
 def check_positions(position_ids: torch.Tensor, mask_BT: torch.Tensor | None, past: int) -> None:

@@ -218,11 +218,17 @@ def truth_of(context: StepContext) -> RowTruth | None:
     documents = torch.full((num,), NO_DOCUMENT) if context.documents is None else context.documents.cpu()
     return RowTruth(
         real=_real_rows(context, num, length),
-        order=torch.arange(length).expand(num, length).clone(),
+        order=_orders(context, num, length),
         token=tokens,
         label=labels,
         document=documents.unsqueeze(1).expand(num, length).clone(),
     )
+
+
+def _orders(context: StepContext, num: int, length: int) -> torch.Tensor:
+    if context.positions is None:
+        return torch.arange(length).expand(num, length).clone()
+    return context.positions.cpu().expand(num, length).clone()
 
 
 def _real_rows(context: StepContext, num: int, length: int) -> torch.Tensor:

@@ -30,6 +30,7 @@ from splitwire.sealing import load_sealing_public_key, load_signing_key, seal
 from tln.context import RowTruth, StepContext
 from tln.crossing import Crossing
 from tln.keys import RunKey
+from tln.texts import TextLog
 from tln.transport import Transport
 from tln.truth import record_truth
 
@@ -55,11 +56,12 @@ class RecordSettings:
 
 
 class Recording:
-    """One run being recorded. `truth` is None without an audit key."""
+    """One run being recorded. `truth` and `texts` are None without an audit key."""
 
     def __init__(self, folder: Path, recorder: Recorder | None, truth: TruthWriter | None) -> None:
         self.folder = folder
         self.truth = truth
+        self.texts = None if truth is None else TextLog(truth)
         self._recorder = recorder
         self._endings: list[Callable[[], None]] = []
         self._has_session = False

@@ -19,6 +19,7 @@ from splitwire.frames import FrameLimits, wire_dtype, wire_dtype_name
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION
 from tln.crossing import Crossing, GradientPolicy
+from tln.prefill import DEFAULT_PREFILL_POSITIONS
 from tln.transport import Transport
 
 WireDtypeName = Literal["fp32", "bf16", "fp16", "int8"]
@@ -96,6 +97,8 @@ class StackSettings:
     """Longest sequence, prompt included, that a session for generation may hold."""
     max_cache_sequences: int = 16
     """Most sequences, beams included, that one cache may hold."""
+    prefill_positions: int = DEFAULT_PREFILL_POSITIONS
+    """Most positions of a prompt that cross in one frame; 0 sends every prompt whole."""
     resume_checkpoint: str = ""
     """Label of a checkpoint on the untrusted node to start from; empty for none."""
 
@@ -126,6 +129,10 @@ def check_stack(settings: StackSettings) -> None:
     for name, value in counts.items():
         if not 1 <= value <= _MAX_COUNT:
             raise SettingsError(f"stack.{name} is {value}", remedy=f"use 1 to {_MAX_COUNT}")
+    if not 0 <= settings.prefill_positions <= _MAX_COUNT:
+        raise SettingsError(
+            f"stack.prefill_positions is {settings.prefill_positions}", remedy=f"use 0 (whole prompts) to {_MAX_COUNT}"
+        )
 
 
 def session_request(

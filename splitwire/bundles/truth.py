@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 import struct
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -25,6 +26,7 @@ import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from safetensors import SafetensorError
 
+from splitwire.bundles.texts import TextTruth, read_text
 from splitwire.endings import ClosesOrAbandons
 from splitwire.errors import SealError
 from splitwire.sealed_stream import SealedRecord, SealedStream, SealedStreamWriter
@@ -84,20 +86,22 @@ class TruthRecord:
 
 @dataclass(frozen=True)
 class Truth:
-    """An opened truth file. `records` opens each record when it is asked for."""
+    """An opened truth file. `records` opens each record when it is asked for; `texts` are those that were generated."""
 
     records: Mapping[tuple[str, int], TruthRecord]
     documents: list[Document]
     facts: dict[str, Any]
     is_complete: bool
+    texts: list[TextTruth] = field(default_factory=list)
 
 
 class TruthWriter(ClosesOrAbandons):
-    """Writes a new truth file; RecordingError when it exists or cannot be written. Not thread-safe."""
+    """Writes a new truth file; RecordingError when it exists or cannot be written. Any thread may add."""
 
     def __init__(self, path: Path, recipient: X25519PublicKey | Path, facts: Mapping[str, Any] | None = None) -> None:
         key = load_sealing_public_key(recipient) if isinstance(recipient, Path) else recipient
         self._stream = SealedStreamWriter(path, key, TRUTH_PURPOSE)
+        self._lock = threading.Lock()
         self._num_documents = 0
         if facts:
             self.add_facts(facts)
@@ -111,19 +115,24 @@ class TruthWriter(ClosesOrAbandons):
             "phase": record.phase,
         }
         arrays = {name: np.ascontiguousarray(getattr(record, name)) for name in ("real", *_INTEGER_FIELDS)}
-        self._stream.write(_pack("record", head, safetensors.numpy.save(arrays)))
+        self._write("record", head, safetensors.numpy.save(arrays))
 
     def add_documents(self, documents: Sequence[Mapping[str, Any]]) -> int:
         """Appends documents to the table; returns the index of the first."""
-        first = self._num_documents
         table = [{"id": str(document["id"]), "member": bool(document["member"])} for document in documents]
-        self._stream.write(_pack("documents", {"documents": table}))
-        self._num_documents += len(table)
+        with self._lock:
+            first = self._num_documents
+            self._stream.write(_pack("documents", {"documents": table}))
+            self._num_documents += len(table)
         return first
+
+    def add_text(self, text: TextTruth) -> None:
+        """Appends a whole text, once its answer is known."""
+        self._write("text", text.head(), text.arrays())
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
         """Adds plain values that the scorer needs, such as the size of the vocabulary."""
-        self._stream.write(_pack("facts", {"facts": dict(facts)}))
+        self._write("facts", {"facts": dict(facts)})
 
     def close(self) -> None:
         """Completes the file."""
@@ -133,6 +142,10 @@ class TruthWriter(ClosesOrAbandons):
         """Closes the file and leaves it incomplete."""
         self._stream.abandon()
 
+    def _write(self, kind: str, head: Mapping[str, Any], arrays: bytes = b"") -> None:
+        with self._lock:
+            self._stream.write(_pack(kind, head, arrays))
+
 
 def read_truth(path: Path, key: X25519PrivateKey | Path) -> Truth:
     """Opens a truth file. SealError for another key, changed bytes, or two records of one step that differ."""
@@ -140,7 +153,8 @@ def read_truth(path: Path, key: X25519PrivateKey | Path) -> Truth:
     index = _Index(path)
     for sealed in stream.records():
         index.add(sealed)
-    return Truth(_Records(stream, index.places, path), index.documents, index.facts, stream.is_complete)
+    records = _Records(stream, index.places, path)
+    return Truth(records, index.documents, index.facts, stream.is_complete, index.texts)
 
 
 class _Index:
@@ -149,20 +163,23 @@ class _Index:
     def __init__(self, path: Path) -> None:
         self.documents: list[Document] = []
         self.facts: dict[str, Any] = {}
+        self.texts: list[TextTruth] = []
         self.places: dict[tuple[str, int], tuple[int, int]] = {}
         self._digests: dict[tuple[str, int], str] = {}
         self._path = path
 
     def add(self, sealed: SealedRecord) -> None:
-        kind, head, _ = unpack(sealed.plaintext, self._path)
+        kind, head, arrays = unpack(sealed.plaintext, self._path)
         try:
             if kind == "documents":
                 self.documents.extend(documents_of(head, self._path))
+            elif kind == "text":
+                self.texts.append(read_text(head, arrays))
             elif kind == "facts":
                 self.facts.update(head["facts"])
             else:
                 self._add_place((head["session_hash"], head["step"]), head["forward_digest"], sealed)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, SafetensorError):
             raise _malformed(self._path) from None
 
     def _add_place(self, step: tuple[str, int], digest: str, sealed: SealedRecord) -> None:

@@ -53,6 +53,10 @@ class GroupCrossing(Crossing):
         """Refused: a checkpoint knows of one session."""
         raise StateError(f"step {step}: several sessions cannot go on from it", remedy="start a new run")
 
+    def max_positions(self, num_sequences: int, width: int) -> int:
+        """As many as every node takes."""
+        return min(member.max_positions(num_sequences, width) for member in self.members)
+
     def close(self) -> None:
         """Ends all sessions."""
         self._deferred.clear()

@@ -192,6 +192,44 @@ def test_a_recorded_generation_can_be_verified_and_joined_with_its_truth(generat
     assert MARKER not in json.dumps(bundle.settings)
 
 
+def join_texts(folder: Path, key: Path) -> list[Any]:
+    """The texts of a bundle, after every real row was compared with the text that it belongs to."""
+    truth = read_truth(folder / TRUTH_FILE, key)
+    texts = {text.document: text for text in truth.texts}
+    seen: dict[int, set[int]] = {document: set() for document in texts}
+    for frame in open_bundle(folder).frames(channels_pb2.HOP_FORWARD):
+        record = truth.records[frame.session_hash, frame.header.step]
+        for document, order, token, label in zip(
+            *(getattr(record, name)[record.real].tolist() for name in ("document", "order", "token", "label")),
+            strict=True,
+        ):
+            tokens = texts[document].tokens
+            assert tokens[order] == token
+            assert label in {tokens[order + 1], -100}
+            seen[document].add(order)
+    for document, text in texts.items():
+        assert seen[document] == set(range(len(text.tokens) - 1)), "every token but the last was a row"
+    assert [document["id"] for document in truth.documents] == [f"text-{number + 1}" for number in range(len(texts))]
+    return truth.texts
+
+
+def test_the_truth_holds_prompt_and_answer_and_every_row_joins_with_them(generate: Any, tmp_path: Path) -> None:
+    """Also when the prompt crossed in parts; the last token of the answer is in the text alone."""
+    keys = tmp_path / "keys"
+    write_audit_keys(keys)
+    result = generate(
+        *("--prompt", MARKER, "--max-new-tokens", "5", "--record", str(tmp_path / "bundle")),
+        *("--set", f"record.audit_key={keys / 'audit.pub'}", "--set", "stack.prefill_positions=4"),
+    )
+    assert result.exit_code == 0, result.output
+    (text,) = join_texts(tmp_path / "bundle", keys / "audit.key")
+    tokenizer = load_tokenizer(generate.model)
+    assert tokenizer.decode(text.tokens[: text.num_prompt]) == MARKER
+    answer = text.tokens[text.num_prompt :]
+    assert 1 <= len(answer) <= 5
+    assert tokenizer.decode(answer, skip_special_tokens=True).strip() == result.stdout.strip()
+
+
 def test_a_defence_took_effect_on_what_crossed(generate: Any, tmp_path: Path) -> None:
     """With clip and noise the same prompt crosses as other rows each time; without, as the same rows."""
     rows = []

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from splitwire.errors import SettingsError, StateError, UnavailableError
 from tln.context import NO_LABEL, StepContext, row_lengths_of
-from tln.model import check_positions, next_tokens
+from tln.model import check_positions
 from tln.session import StackSettings
 
 
@@ -192,14 +192,6 @@ def test_a_training_session_evaluates_under_no_grad(split: Callable[..., Any], b
         pair.model(batch)
     pair.model(batch)
     assert pair.transport.log[:2] == ["evaluate", "train"]
-
-
-def test_next_tokens_end_with_the_row_and_at_padding() -> None:
-    """Right and left padding."""
-    labels = torch.tensor([[5, 6, 7, 8]])
-    assert next_tokens(labels, None).tolist() == [[6, 7, 8, NO_LABEL]]
-    assert next_tokens(labels, torch.tensor([[1, 1, 0, 0]])).tolist() == [[6, NO_LABEL, NO_LABEL, NO_LABEL]]
-    assert next_tokens(labels, torch.tensor([[0, 0, 1, 1]])).tolist() == [[NO_LABEL, 7, 8, NO_LABEL]]
 
 
 def test_positions_may_count_with_or_without_padding() -> None:
