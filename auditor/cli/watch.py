@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +35,7 @@ def command(
     print_settings: PrintSettings = False,
 ) -> None:
     """Watch a bundle while it is written. Exit code 0: no leak was found, 1: one was."""
+    from auditor.watch.priority import yield_cores
     from auditor.watch.settings import WatchSettings
 
     named: dict[str, str | Path | None] = {
@@ -53,7 +53,7 @@ def command(
         typer.echo(render(settings))
         return
     settings.check()
-    os.nice(settings.niceness)
+    yield_cores(settings.priority)
     raise typer.Exit(_watch(settings))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from auditor.plan import Count, Ratio
+from auditor.watch.priority import Priority
 from splitwire.errors import SettingsError
 from splitwire.tls import split_address
 
@@ -84,8 +85,8 @@ class WatchSettings:
     """How long it waits for more."""
     idle_seconds: Seconds = 0.0
     """Ends when nothing was written for this long. 0: never, but the end of the bundle or a signal."""
-    niceness: Annotated[int, Field(ge=0, le=19)] = 10
-    """How much the process yields to others on the same cores."""
+    priority: Priority = "idle"
+    """Its share of the cores: what others leave over (idle), a little (low), or as much as they have (normal)."""
 
     def check(self) -> None:
         """SettingsError naming the first setting with which it cannot watch."""

@@ -183,7 +183,7 @@ def test_settings_with_which_it_cannot_watch_are_named(settings: dict[str, objec
 
 def test_the_command_ends_with_a_code(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 where nothing was found, 1 where a leak was; quotes that do not close are refused."""
-    monkeypatch.setattr("os.nice", lambda _niceness: 0)
+    monkeypatch.setattr("auditor.watch.priority.yield_cores", lambda _priority: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     runner = CliRunner()
     for gradient, code in (("hidden", 0), ("open", 1)):
