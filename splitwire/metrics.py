@@ -152,8 +152,8 @@ def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
     return Counter(metric.name, metric.text, metric.labels, registry=registry)
 
 
-def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
-    """A gauge of that name in the registry."""
+def gauge(metric: Metric, registry: CollectorRegistry | None) -> Gauge:
+    """A gauge of that name in the registry; with None it is to be registered later."""
     return Gauge(metric.name, metric.text, metric.labels, registry=registry)
 
 

@@ -30,6 +30,9 @@ def command(
         Path | None, typer.Option("--ungauged", help="Folder of tln replay --out, for the sweep of leaked gauges.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="New folder for audit.json and its views.")] = Path("audit"),
+    metrics_file: Annotated[
+        Path | None, typer.Option("--metrics-file", help="File for the result as Prometheus text; replaced whole.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an audit that was ended, if --out holds one.")
     ] = False,
@@ -43,6 +46,7 @@ def command(
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report import JSON_FILE, print_summary, write_report
     from auditor.report.files import check_folder
+    from auditor.report.metrics import write_metrics
     from auditor.runlog import RunLog
     from auditor.store import PARTS_FOLDER, count_parts, remove_parts
 
@@ -71,6 +75,8 @@ def command(
         typer.echo(f"auditor: interrupted; {'the result is whole' if (out / JSON_FILE).exists() else done}", err=True)
         raise typer.Exit(130) from None
     remove_parts(out)
+    if metrics_file is not None:
+        write_metrics(report, metrics_file)
     print_summary(report, Console())
     typer.echo(f"result: {result}\npage: {page}")
     raise typer.Exit(report["verdict"]["exit_code"])

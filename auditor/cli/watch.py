@@ -23,6 +23,9 @@ def command(
     truth: Annotated[Path | None, typer.Option("--truth", help="truth.sealed as it grows: calibrates.")] = None,
     key: Annotated[Path | None, typer.Option("--key", help="audit.key, which opens the truth.")] = None,
     metrics: Annotated[str, typer.Option("--metrics-listen", help="Address of the Prometheus metrics.")] = "",
+    audit_metrics: Annotated[
+        Path | None, typer.Option("--audit-metrics", help="File of auditor audit --metrics-file, to show beside.")
+    ] = None,
     on_leak: Annotated[
         str, typer.Option("--on-leak", metavar="COMMAND", help="Program and arguments to start; no shell.")
     ] = "",
@@ -43,6 +46,7 @@ def command(
         "truth": truth,
         "key": key,
         "metrics.listen": metrics,
+        "metrics.audit_file": audit_metrics,
         "actions.on_leak": json.dumps(_words(on_leak)) if on_leak else "",
         "actions.stop_pids": json.dumps(stop) if stop else "",
         "idle_seconds": str(idle) if idle else "",

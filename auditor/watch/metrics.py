@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from auditor.channels import FORWARD_ONLY
 from auditor.statistics.gate import GateReading
+from auditor.watch.audit_file import AuditFile
 from auditor.watch.base import Reading
 from splitwire import metrics
 from splitwire.bundles import hop_name
@@ -19,8 +21,13 @@ _ATTACK = "streaming_probe"
 class WatchMetrics:
     """Metrics of one watch in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit_file: Path | None = None) -> None:
         self.registry = registry = CollectorRegistry()
+        self._gate, self._floor, self._ceiling = (
+            metrics.gauge(metric, None)
+            for metric in (metrics.AUDITOR_GATE, metrics.AUDITOR_FLOOR, metrics.AUDITOR_GATE_CEILING)
+        )
+        self._show_audit(audit_file)
         self.skipped = metrics.counter(metrics.WATCH_SKIPPED, registry)
         self.unmatched = metrics.counter(metrics.WATCH_UNMATCHED, registry)
         self.backlog = metrics.gauge(metrics.WATCH_BACKLOG, registry)
@@ -32,11 +39,18 @@ class WatchMetrics:
         self._linked = metrics.gauge(metrics.WATCH_LINKED, registry)
         self._support = metrics.gauge(metrics.WATCH_SUPPORT, registry)
         self._effect = metrics.gauge(metrics.WATCH_TOKEN_EFFECT, registry)
-        self._gate = metrics.gauge(metrics.AUDITOR_GATE, registry)
-        self._ceiling = metrics.gauge(metrics.AUDITOR_GATE_CEILING, registry)
-        self._floor = metrics.gauge(metrics.AUDITOR_FLOOR, registry)
         self._evidence = metrics.gauge(metrics.WATCH_EVIDENCE, registry)
         self._leak = metrics.gauge(metrics.WATCH_LEAK, registry)
+
+    def _show_audit(self, file: Path | None) -> None:
+        """Registers what an audit and the watch both tell of the gate, after the file that sets the audit's part."""
+        shared = {
+            metrics.AUDITOR_GATE.name: self._gate,
+            metrics.AUDITOR_FLOOR.name: self._floor,
+            metrics.AUDITOR_GATE_CEILING.name: self._ceiling,
+        }
+        for collector in (*([] if file is None else [AuditFile(file, shared)]), *shared.values()):
+            self.registry.register(collector)
 
     def count_frame(self, hop: int) -> None:
         """Adds one frame that the detectors took."""

@@ -52,6 +52,8 @@ class WatchMetricsSettings:
 
     listen: str = "127.0.0.1:9433"
     """Address host:port, on loopback or a private network of the trusted host; empty for none."""
+    audit_file: Path | None = None
+    """File of `auditor audit --metrics-file`, which may come later; what it says is shown too."""
 
 
 @dataclass(frozen=True)

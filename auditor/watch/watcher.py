@@ -60,7 +60,7 @@ class Watcher:
     def __init__(self, settings: WatchSettings, report: Report = lambda _line, _failed: None) -> None:
         settings.check()
         self.settings = settings
-        self.metrics = WatchMetrics()
+        self.metrics = WatchMetrics(settings.metrics.audit_file)
         self._report = report
         self._tail = WireTail(settings.bundle)
         self._truth = self._open_truth()
