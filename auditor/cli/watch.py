@@ -13,6 +13,7 @@ from splitwire.settings import render
 
 if TYPE_CHECKING:  # numpy is not for --help
     from auditor.watch import WatchSettings
+    from auditor.watch.watcher import WatchState
 
 
 def command(
@@ -26,6 +27,9 @@ def command(
     audit_metrics: Annotated[
         Path | None, typer.Option("--audit-metrics", help="File of auditor audit --metrics-file, to show beside.")
     ] = None,
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Show a live page there, to read only.")
+    ] = "",
     on_leak: Annotated[
         str, typer.Option("--on-leak", metavar="COMMAND", help="Program and arguments to start; no shell.")
     ] = "",
@@ -46,6 +50,7 @@ def command(
         "truth": truth,
         "key": key,
         "metrics.listen": metrics,
+        "page.listen": http,
         "metrics.audit_file": audit_metrics,
         "actions.on_leak": json.dumps(_words(on_leak)) if on_leak else "",
         "actions.stop_pids": json.dumps(stop) if stop else "",
@@ -69,6 +74,7 @@ def _watch(settings: WatchSettings) -> int:
     from rich.console import Console
 
     from auditor.watch import Watcher
+    from auditor.watch.live import LivePage
     from auditor.watch.view import line, shown
     from splitwire.metrics import serve
 
@@ -81,8 +87,14 @@ def _watch(settings: WatchSettings) -> int:
     )
     stop_metrics = serve(settings.metrics.listen, watcher.metrics.registry) if settings.metrics.listen else lambda: None
     try:
-        with shown(Console()) as show:
-            last = watcher.run(stopped=stopped.is_set, show=show)
+        with LivePage(settings.page) as page, shown(Console()) as show:
+
+            def both(state: WatchState) -> None:
+                page.show(state)
+                show(state)
+
+            last = watcher.run(stopped=stopped.is_set, show=both)
+            page.show(last)
     finally:
         stop_metrics()
     typer.echo(line(last))

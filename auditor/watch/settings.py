@@ -57,6 +57,16 @@ class WatchMetricsSettings:
 
 
 @dataclass(frozen=True)
+class LivePageSettings:
+    """The page that shows the watch in a browser. It only reads."""
+
+    listen: str = ""
+    """Address host:port, on loopback or a private network of the trusted host; empty for none."""
+    audit: Path | None = None
+    """Folder of an audit whose verdict is shown beside; it may not exist yet."""
+
+
+@dataclass(frozen=True)
 class WatchSettings:
     """Which bundle is watched, with which detectors, and how much memory and delay they may take."""
 
@@ -73,6 +83,7 @@ class WatchSettings:
     ceilings: WatchCeilings = field(default_factory=WatchCeilings)
     actions: ActionSettings = field(default_factory=ActionSettings)
     metrics: WatchMetricsSettings = field(default_factory=WatchMetricsSettings)
+    page: LivePageSettings = field(default_factory=LivePageSettings)
     split_seed: int = 20260101
     """Seed of the hash that deals documents out: half of them teach the detectors, the others are scored."""
     window_rows: Count = 32768
@@ -101,6 +112,8 @@ class WatchSettings:
             raise SettingsError("detectors is empty", remedy="name at least one detector")
         if self.metrics.listen:
             split_address(self.metrics.listen)
+        if self.page.listen:
+            split_address(self.page.listen)
         for pid in self.actions.stop_pids:
             if pid == os.getpid() or not Path(f"/proc/{pid}").exists():
                 raise SettingsError(f"actions.stop_pids names {pid}, which is no other process", remedy="give its id")

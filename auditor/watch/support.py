@@ -6,11 +6,25 @@ without it, one frame whose zeros separate some units from others.
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+
 import numpy as np
 
+from auditor.capture import Flags
 from auditor.watch.base import Reading
 from auditor.watch.groups import Group
 from splitwire.v1 import channels_pb2
+
+_KEPT_FRAMES = 16
+
+
+@dataclass(frozen=True)
+class SupportLine:
+    """One frame: whether each unit has a gradient, and which are real where the truth tells. Sorted, not in order."""
+
+    nonzero: tuple[bool, ...]
+    real: tuple[bool, ...] | None
 
 
 class SupportDetector:
@@ -24,6 +38,8 @@ class SupportDetector:
         self.num_separated = 0
         self.num_exact = 0
         self._with_truth = False
+        self.lines: deque[SupportLine] = deque(maxlen=_KEPT_FRAMES)
+        """The last frames, for a picture."""
 
     def take(self, group: Group) -> None:
         """Looks at the zeros of one group."""
@@ -32,6 +48,7 @@ class SupportDetector:
         if len(nonzero) < 2 or (truth is not None and truth.real.all()):
             return
         self.num_groups += 1
+        self.lines.append(_line(nonzero, None if truth is None else truth.real))
         if not 0 < int(nonzero.sum()) < len(nonzero):
             return
         self.num_separated += 1
@@ -48,3 +65,11 @@ class SupportDetector:
         value = float(count)
         leak = f"{count} {what}" if count else ""
         return Reading(self.name, what, value, value, 0.0, "frames", self.num_groups, leak=leak)
+
+
+def _line(nonzero: Flags, real: Flags | None) -> SupportLine:
+    """Real units first, and among either those with a gradient: which row it was is not kept."""
+    if real is None:
+        return SupportLine(tuple(np.sort(nonzero)[::-1].tolist()), None)
+    order = np.lexsort((~nonzero, ~real))
+    return SupportLine(tuple(nonzero[order].tolist()), tuple(real[order].tolist()))

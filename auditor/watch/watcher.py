@@ -21,7 +21,7 @@ from auditor.watch.linkage import LinkageDetector
 from auditor.watch.metrics import WatchMetrics
 from auditor.watch.norms import CalibratedNorms, NormValley
 from auditor.watch.settings import DetectorName, WatchSettings
-from auditor.watch.support import SupportDetector
+from auditor.watch.support import SupportDetector, SupportLine
 from auditor.watch.tokens import TokenDetector
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.bundles.assembly import Assembly
@@ -45,6 +45,9 @@ class WatchState:
     gate: GateReading | None
     num_frames: dict[str, int]
     num_bytes: int
+    hop_bytes: dict[str, int]
+    """Bytes of the messages of every hop that were read."""
+    support: list[SupportLine]
     backlog_bytes: int
     num_skipped: int
     num_unmatched: int
@@ -69,6 +72,7 @@ class Watcher:
         self.detectors = _detectors(settings)
         self._actions = Actions(settings.actions, settings.bundle, self._tell)
         self._frames: Counter[str] = Counter()
+        self._hop_bytes: Counter[str] = Counter()
         self._is_skipping = False
         self._num_skipped = 0
         self._num_problems = 0
@@ -121,6 +125,8 @@ class Watcher:
             self._gate(),
             dict(self._frames),
             self._tail.num_bytes,
+            dict(self._hop_bytes),
+            [line for detector in self.detectors if isinstance(detector, SupportDetector) for line in detector.lines],
             0 if self._tail.is_closed else self._tail.backlog_bytes,
             self._num_skipped,
             self._joiner.num_unmatched,
@@ -131,6 +137,7 @@ class Watcher:
         )
 
     def _take(self, record: WireRecord) -> None:
+        self._hop_bytes[hop_name(record.hop)] += len(record.message)
         if record.hop == channels_pb2.HOP_CONTROL:
             try:
                 self._joiner.control(record)
