@@ -53,6 +53,17 @@ TLN_HELD_OUT_DELTA = Metric(
 TLN_HELD_OUT_CEILING = Metric("tln_held_out_ceiling_nats", "gauge", "Largest acceptable held-out delta.")
 TLN_PERPLEXITY = Metric("tln_held_out_perplexity_ratio", "gauge", "Held-out perplexity of a token.", ("model",))
 TLN_UTILITY_GATE = Metric("tln_utility_gate", "gauge", "1 for the outcome of the utility gate, else 0.", ("state",))
+SERVE_ANSWERS = Metric("tln_serve_answers_total", "counter", "HTTP answers.", ("endpoint", "status"))
+SERVE_TEXTS = Metric("tln_serve_texts_total", "counter", "Texts that are over, by how they ended.", ("outcome",))
+SERVE_TOKENS = Metric("tln_serve_tokens_total", "counter", "Tokens of prompts and of answers.", ("kind",))
+SERVE_NEAR_TIES = Metric(
+    "tln_serve_near_ties_total", "counter", "Tokens that a batch may have rounded otherwise: the next best was as good."
+)
+SERVE_BATCH = Metric("tln_serve_batch_texts", "gauge", "Texts of the last step.")
+SERVE_RUNNING = Metric("tln_serve_running_texts", "gauge", "Texts that are being generated.")
+SERVE_WAITING = Metric("tln_serve_waiting_texts", "gauge", "Texts that wait for a place.")
+SERVE_SESSIONS = Metric("tln_serve_open_sessions", "gauge", "Sessions with the untrusted node.")
+SERVE_FIRST_TOKEN = Metric("tln_serve_first_token_seconds", "histogram", "From a text's arrival to its first token.")
 RPC_HANDLED = Metric(
     "grpc_server_handled_total", "counter", "Calls that ended, by code.", ("grpc_service", "grpc_method", "grpc_code")
 )
@@ -120,6 +131,15 @@ ALL = (
     TLN_HELD_OUT_CEILING,
     TLN_PERPLEXITY,
     TLN_UTILITY_GATE,
+    SERVE_ANSWERS,
+    SERVE_TEXTS,
+    SERVE_TOKENS,
+    SERVE_NEAR_TIES,
+    SERVE_BATCH,
+    SERVE_RUNNING,
+    SERVE_WAITING,
+    SERVE_SESSIONS,
+    SERVE_FIRST_TOKEN,
     RPC_HANDLED,
     AUDITOR_GATE,
     AUDITOR_GATE_CEILING,

@@ -1,7 +1,7 @@
 """Everything a trusted node is told, in sections, and which combinations are refused.
 
     [model] [connection] [stack] [frame] [keys] [gradient] [corpus] [loss] [adversaries] [prepare] [train]
-    [record] [metrics] [topology]
+    [record] [metrics] [topology] [serve]
 
 Each section is the dataclass of the component that reads it, which checks its own values. Here are the refusals
 that need two sections: what a stack cannot take, and settings that would be without effect. A setting that claims
@@ -24,6 +24,7 @@ from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
 from tln.ratchet import KeySettings, check_keys
 from tln.recording import RecordSettings, check_recording
+from tln.serve.settings import ServeSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.topology.settings import TopologySettings, check_topology
 from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
@@ -48,6 +49,7 @@ class TlnSettings:
     record: RecordSettings = field(default_factory=RecordSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
 
 def check_generation(settings: TlnSettings) -> None:

@@ -42,6 +42,11 @@ class ExchangeStream:
                 "the peer ended the stream without an answer", remedy="look at the untrusted node's log"
             ) from None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the call is up, as far as this side has heard."""
+        return bool(self._call.is_active())
+
     def cancel(self) -> None:
         """Ends the call; the peer keeps the session."""
         self._call.cancel()

@@ -9,7 +9,7 @@ app = application(
     "tln",
     "The trusted node: holds the text and both ends of the model, and sends what may cross.",
     __name__,
-    ("prepare", "train", "generate", "replay"),
+    ("prepare", "train", "generate", "serve", "replay"),
 )
 
 
