@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from splitwire.backbone.families import Family
+from splitwire.backbone.growing import GrowingLayer
 
 
 class ZeroPositions(nn.Module):
@@ -64,8 +66,10 @@ class BackbonePart(nn.Module):
         return parameter.dtype
 
     def new_cache(self) -> DynamicCache:
-        """An empty cache for this part's layers; sliding layers keep no more than their window."""
-        return DynamicCache(config=self.config)
+        """An empty cache for this part's layers: sliding ones keep no more than their window, others grow in place."""
+        cache = DynamicCache(config=self.config)
+        cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        return cache
 
     def run(
         self,

@@ -16,6 +16,7 @@ import torch
 from transformers import DynamicCache
 
 from splitwire.backbone import MiddleModel
+from splitwire.backbone.growing import room_for
 from splitwire.errors import FrameError, LimitError, StateError
 from ucn.stacks.base import ForwardCall, StackLimits
 
@@ -36,6 +37,12 @@ class CacheEntry:
         old = _all_real(self.num_sequences, self.num_positions) if self.mask is None else self.mask
         new = _all_real(self.num_sequences, num_new) if new is None else new
         return torch.cat([old, new], dim=1)
+
+    @property
+    def rooms(self) -> list[int]:
+        """Positions that each layer has room for; 0 for a sliding one, which has room for what it stores."""
+        layers: list[Any] = self.cache.layers
+        return [0 if layer.is_sliding else layer.room for layer in layers]
 
     @property
     def num_bytes(self) -> int:
@@ -105,9 +112,13 @@ class CacheTable:
         if own is None:
             return others
         entry = self._entries.get(own)
-        past = entry.num_positions if entry else 0
-        held = sum(past if window is None else min(past, window - 1) for window in self._windows)
-        return others + int(shape[0]) * self._bytes_per_position * (held + len(self._windows) * int(shape[1]))
+        past, num_new = entry.num_positions if entry else 0, int(shape[1])
+        rooms = entry.rooms if entry else [0] * len(self._windows)
+        held = sum(
+            max(room, room_for(past + num_new)) if window is None else min(past, window - 1) + num_new
+            for window, room in zip(self._windows, rooms, strict=True)
+        )
+        return others + int(shape[0]) * self._bytes_per_position * held
 
     def reorder(self, cache_id: int, indices: Sequence[int]) -> None:
         """Sequence i becomes old sequence indices[i]."""
