@@ -3,7 +3,7 @@
 #   PYTHON           interpreter for the virtual environment, 3.11 to 3.13 (default: the newest of them that is found)
 #   TORCH_INDEX_URL  wheel index from which torch is taken, for a CPU or CUDA build (default: the installer's own choice)
 #   VENV             folder of the virtual environment (default .venv)
-#   ARGS             options of `make reproduce`, for instance ARGS="--cells 'ours.*'"
+#   ARGS             options of `make reproduce` and `make compose-test`, for instance ARGS="--cells 'ours.*'"
 #   TESTS            what `make test` gives to pytest (default: everything), for instance TESTS=tests/unit
 
 PYTHON ?=
@@ -19,10 +19,10 @@ MODEL_STAMP := $(VENV)/.model
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo reproduce test bench lint format stubs docs clean
+.PHONY: help setup model demo reproduce test compose-test bench lint format stubs docs clean
 
 help:  ## List the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## Make the virtual environment and install everything into it.
 
@@ -48,6 +48,9 @@ test: $(STAMP)  ## Run lint, then every test; fails when either fails.
 	$(BIN)/pytest $(TESTS) || exit $$?; \
 	exit $$lint
 
+compose-test: $(MODEL_STAMP)  ## Bring docker-compose.yml up on this machine, train, break it, take it down.
+	@$(BIN)/python -m deploy.compose_test $(ARGS)
+
 bench: $(MODEL_STAMP)  ## Measure against the unsplit model.
 	@$(BIN)/python -m benchmarks.run
 
@@ -65,5 +68,5 @@ docs: $(STAMP)  ## Regenerate docs/configuration.md from the settings.
 	@$(BIN)/python tools/generate_configuration.py
 
 clean:  ## Remove caches and what the demonstration wrote; keeps the environment and the model.
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo .compose-test
 	@find . -path "./$(VENV)" -prune -o -name __pycache__ -type d -print0 | xargs -0 -r rm -rf

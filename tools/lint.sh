@@ -22,6 +22,7 @@ check imports lint-imports
 check dependencies deptry .
 check contract buf lint
 check stubs env PYTHON=python tools/generate_stubs.sh --check
+check dashboards python tools/generate_dashboards.py --check
 check configuration python tools/generate_configuration.py --check
 [ "${#failed[@]}" -eq 0 ] || {
   echo "lint: failed: ${failed[*]}" >&2

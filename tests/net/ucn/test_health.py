@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,17 @@ def test_health_without_tls_is_for_loopback_only(start_server: Any, kit: Any) ->
 def test_the_command_tells_what_it_needs(options: list[str], error: type[Exception]) -> None:
     with pytest.raises(error):
         app(["health", "127.0.0.1:1", *options], standalone_mode=False)
+
+
+def test_the_command_waits_for_a_node_that_is_starting(start_server: Any, kit: Any) -> None:
+    """The first answers are refusals; once the node listens the command ends well."""
+    address = _free_address()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(app, ["health", address, "--insecure-loopback", "--wait", "20"], standalone_mode=False)
+        time.sleep(0.3)
+        assert not asked.done()
+        start_server(kit.node(kit.stack).build(), health_listen=address)
+        asked.result(kit.wait_seconds)
 
 
 def test_the_command_fails_where_nothing_listens() -> None:

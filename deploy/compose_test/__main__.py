@@ -1,0 +1,176 @@
+"""`make compose-test`: brings docker-compose.yml up on this machine, watches it train, breaks it, takes it down.
+
+    1. An engine is started where none runs, images are built, keys are made, SmolLM2 is put into a volume.
+    2. tln, tap, watch, ucn and Prometheus come up and are healthy.
+    3. Training goes on with the gradient open: Prometheus has the series of all four, and the alert LeakFound fires.
+    4. The untrusted node's container is restarted in the midst of it; the trusted node goes on from its checkpoint to
+       the end of the run.
+    5. The recording is audited; the verdict, which is a fail, arrives in Prometheus.
+    6. Everything is removed.
+
+Exit code 0: all of it held. Grafana is left out, and said so, where no registry serves its image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.compose_test.engine import ComposeTestError, Project, engine
+from deploy.compose_test.preparation import fill_models, prepare
+from deploy.compose_test.prometheus import Prometheus
+
+PROFILES = ("tln", "ucn", "observability")
+SERIES = (
+    'up{job="ucn"} == 1',
+    'up{job="tln"} == 1',
+    'up{job="tap"} == 1',
+    'up{job="watch"} == 1',
+    "ucn_sessions_active > 0",
+    "ucn_queue_depth",
+    "ucn_cache_bytes",
+    "ucn_device_memory_bytes",
+    'splitwire_wire_bytes_total{job="tap", hop="BACKWARD"} > 0',
+    'splitwire_wire_bytes_total{job="tln", hop="FORWARD"} > 0',
+    'splitwire_wire_bytes_total{job="ucn", hop="FORWARD"} > 0',
+    'splitwire_step_seconds_count{job="tln", phase="train"} > 0',
+    'splitwire_step_seconds_count{job="tln", phase="exchange_backward"} > 0',
+    'splitwire_certificate_not_after_timestamp_seconds{job="ucn"} > 0',
+    'splitwire_certificate_not_after_timestamp_seconds{job="tap"} > 0',
+    "splitwire_defence_info",
+    "tln_loss_nats",
+    "auditor_tap_dropped_total == 0",
+    "auditor_watch_frames_total > 0",
+    'auditor_watch_leak{detector="support"} == 1',
+    "auditor:margin_pp",
+    "splitwire:wire_bytes:rate5m > 0",
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long parts of the test may take, in seconds."""
+
+    start: float
+    train: float
+
+
+def main() -> int:
+    """The whole test; the exit code says whether it held."""
+    parser = argparse.ArgumentParser(prog="make compose-test", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(".compose-test"), help="folder for keys, made anew")
+    parser.add_argument("--no-build", action="store_true", help="use the images that are there")
+    parser.add_argument("--keep", action="store_true", help="leave everything running at the end")
+    parser.add_argument("--start-seconds", type=float, default=900, help="how long until everything is healthy")
+    parser.add_argument("--train-seconds", type=float, default=1800, help="how long the run may take")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    limits = Limits(arguments.start_seconds, arguments.train_seconds)
+    try:
+        return _test(arguments.out.resolve(), limits, build=not arguments.no_build, keep=arguments.keep)
+    except ComposeTestError as failure:
+        _say(f"FAILED: {failure}")
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+
+
+def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
+    _say("engine and images")
+    engine("up")
+    engine("base")
+    engine("prometheus")
+    has_grafana = engine("grafana")
+    if not has_grafana:
+        _say("Grafana is left out: no registry serves its image here")
+    environment = prepare(out)
+    port = int(environment["PROMETHEUS_PORT"])
+    project = Project("splitwire-test", PROFILES, environment, without=() if has_grafana else ("grafana",))
+    project.down()
+    if build:
+        project.compose("build", quiet=False)
+    try:
+        fill_models(project)
+        _say("up")
+        project.up()
+        _run(project, Prometheus(port), limits)
+    except BaseException:
+        for service in project.services():
+            _say(f"--- {service}\n{project.logs(service)}")
+        raise
+    finally:
+        if not keep:
+            project.down()
+            shutil.rmtree(out)
+            engine("down")
+    _say("everything held")
+    return 0
+
+
+def _run(project: Project, prometheus: Prometheus, limits: Limits) -> None:
+    waiting = {"ucn", "tap", "watch", "prometheus", *(() if "grafana" in project.without else ("grafana",))}
+    for service in sorted(waiting):
+        _until(f"{service} is healthy", limits.start, lambda name=service: _is_healthy(project, name))  # type: ignore[misc]
+    for query in SERIES:
+        _until(f"Prometheus has {query}", limits.train, lambda asked=query: bool(prometheus.samples(asked)))  # type: ignore[misc]
+    _until("the alert LeakFound fires", limits.train, lambda: _fires(prometheus, "LeakFound"))
+    _say("restarting the untrusted node")
+    project.compose("restart", "--timeout", "5", "ucn")
+    _until("the run ended", limits.train, lambda: project.state("tln").get("Status") == "exited")
+    state = project.state("tln")
+    if state["ExitCode"] != 0 or state["RestartCount"] < 1:
+        raise ComposeTestError(
+            f"tln ended with {state['ExitCode']} after {state['RestartCount']} restarts, expected 0 after 1"
+        )
+    _say(f"training went on after {state['RestartCount']} restarts and ended")
+    project.compose("stop", "tap")
+    audited = _audit(project)
+    if audited != 1:
+        raise ComposeTestError(f"the audit of an open gradient ended with code {audited}, expected 1 (fail)")
+    _until("the verdict arrived", limits.start, lambda: bool(prometheus.samples('auditor_verdict{state="fail"} == 1')))
+    _until("the alert AuditFailed fires", limits.start, lambda: _fires(prometheus, "AuditFailed"))
+
+
+def _audit(project: Project) -> int:
+    audit = Project(project.name, ("audit",), project.environment)
+    return audit.compose("run", "--rm", "audit", "--plan", "quick", check=False).returncode
+
+
+def _is_healthy(project: Project, service: str) -> bool:
+    state = project.state(service)
+    if state.get("Status") in ("exited", "dead"):
+        raise ComposeTestError(f"{service} ended with code {state['ExitCode']}\n{project.logs(service)}")
+    return bool(state.get("Health", {}).get("Status") == "healthy")
+
+
+def _fires(prometheus: Prometheus, alert: str) -> bool:
+    return bool(prometheus.samples(f'ALERTS{{alertname="{alert}", alertstate="firing"}}'))
+
+
+def _until(what: str, seconds: float, happened: Callable[[], bool]) -> None:
+    began = time.monotonic()
+    while not happened():
+        if time.monotonic() - began > seconds:
+            raise ComposeTestError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(1)
+    _say(f"{what} ({time.monotonic() - began:.0f} s)")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"compose-test: {text}\n")
+    sys.stderr.flush()
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
