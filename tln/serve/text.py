@@ -78,6 +78,7 @@ class AnswerText:
         self._matcher = StopMatcher(stops)
         self._num_read = 0
         self._num_shown = 0
+        self._unread: list[ScoredToken] = []
         self._waiting: list[tuple[ScoredToken, int]] = []
 
     @property
@@ -87,26 +88,31 @@ class AnswerText:
 
     def push(self, choice: Choice) -> Piece:
         """What is certain after this token."""
-        start = self._num_read
-        text = self._detokenizer.push(choice.token)
-        self._num_read += len(text)
-        self._waiting.append((ScoredToken(choice, start), self._num_read))
-        return self._show(self._matcher.push(text))
+        self._unread.append(ScoredToken(choice, self._num_read))
+        return self._show(self._matcher.push(self._read(self._detokenizer.push(choice.token))))
 
     def end(self) -> Piece:
         """The rest. Nothing after a stop string; what was held back otherwise."""
         if self.has_stopped:
             return self._show("")
-        text = self._matcher.push(self._detokenizer.flush())
-        return self._show(text if self.has_stopped else text + self._matcher.flush(), is_last=True)
+        text = self._matcher.push(self._read(self._detokenizer.flush(), is_last=True))
+        return self._show(text if self.has_stopped else text + self._matcher.flush())
 
-    def _show(self, text: str, *, is_last: bool = False) -> Piece:
+    def _read(self, text: str, *, is_last: bool = False) -> str:
+        """Text that all tokens without one so far have become."""
+        self._num_read += len(text)
+        if text or is_last:
+            self._waiting += [(token, self._num_read) for token in self._unread]
+            self._unread.clear()
+        return text
+
+    def _show(self, text: str) -> Piece:
         self._num_shown += len(text)
         if self.has_stopped:
             tokens = [token for token, _ in self._waiting if token.offset < self._num_shown]
             self._waiting = []
         else:
-            count = sum(is_last or end <= self._num_shown for _, end in self._waiting)
+            count = sum(end <= self._num_shown for _, end in self._waiting)
             tokens = [token for token, _ in self._waiting[:count]]
             del self._waiting[:count]
         return Piece(text, tuple(tokens))
