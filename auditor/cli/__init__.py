@@ -13,6 +13,7 @@ app = application(
         "audit",
         "calibrate",
         "gate",
+        "paf",
         "power",
         "plan",
         "report",

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_CHUNK_ROWS = 256
 
 Kind = Literal["linear", "rowwise", "attention"]
 
@@ -81,8 +84,11 @@ def row_jacobian(layer: Layer, call: Call, row: int) -> torch.Tensor:
     """The Jacobian [D, E] of one output row with respect to the same row of the input."""
     at = call.rows[row]
     if layer.kind == "attention":
-        return _jacobian(lambda value: _output(layer, call, _replaced(call.rows, row, value))[row], at)
-    return _jacobian(lambda value: layer.module(value[None])[0], at)
+        # Row by row: the kernels of attention cannot be batched over cotangents.
+        attend = partial(_attended, layer, call, row)
+        return torch.autograd.functional.jacobian(attend, at)  # type: ignore[no-untyped-call,no-any-return]
+    jacobian: torch.Tensor = torch.func.jacrev(lambda value: layer.module(value[None])[0], chunk_size=_CHUNK_ROWS)(at)
+    return jacobian
 
 
 def sequence_product(layer: Layer, call: Call) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
@@ -105,20 +111,17 @@ def sequence_product(layer: Layer, call: Call) -> tuple[Callable[[torch.Tensor],
     return product, shape.numel()
 
 
+def _attended(layer: Layer, call: Call, row: int, value: torch.Tensor) -> torch.Tensor:
+    """The output row with this value in its place of the input."""
+    rows = torch.cat([call.rows[:row], value[None], call.rows[row + 1 :]])
+    return _output(layer, call, rows)[row]
+
+
 def _output(layer: Layer, call: Call, rows: torch.Tensor) -> torch.Tensor:
     named = {name: value for name, value in call.named.items() if name not in ("cache", "past_key_values", "use_cache")}
     output: Any = layer.module(rows[None], *call.others, **named)
     first: torch.Tensor = output[0] if isinstance(output, tuple) else output
     return first[0]
-
-
-def _replaced(rows: torch.Tensor, row: int, value: torch.Tensor) -> torch.Tensor:
-    return torch.cat([rows[:row], value[None], rows[row + 1 :]])
-
-
-def _jacobian(function: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor) -> torch.Tensor:
-    jacobian: torch.Tensor = torch.autograd.functional.jacobian(function, at)  # type: ignore[no-untyped-call]
-    return jacobian
 
 
 def _kind(name: str, module: nn.Module) -> Kind | None:

@@ -1,0 +1,162 @@
+"""`auditor paf`: how hard each layer of a model is to invert, and whether that predicts what inversion reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from splitwire.backbone import EMBEDDED_MODEL
+
+if TYPE_CHECKING:
+    from auditor.capture import Integers
+    from auditor.paf.bypass import BypassCheck
+    from splitwire.backbone import ModelSettings
+
+SCHEMA = "splitwire.paf/1"
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder, .gguf file or hub id.")] = EMBEDDED_MODEL,
+    *,
+    out: Annotated[Path, typer.Option("--out", help="New or empty folder for paf.json and paf.svg.")],
+    blocks: Annotated[int, typer.Option(min=0, help="Blocks from the start of the model; 0 for all.")] = 0,
+    texts: Annotated[int, typer.Option(min=1, help="Public texts.")] = 8,
+    length: Annotated[int, typer.Option(min=2, help="Tokens of each.")] = 40,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each at which Jacobians are taken.")] = 2,
+    attention: Annotated[
+        str, typer.Option(help="Attention's Jacobian: row (the others fixed) or sequence (all rows).")
+    ] = "row",
+    exact_width: Annotated[int, typer.Option(min=0, help="Widest layer whose eigenvalues are all taken.")] = 2048,
+    auxiliary: Annotated[str, typer.Option(help="Public text: folder of .txt or .jsonl; the shipped one.")] = "",
+    bypass_steps: Annotated[
+        int, typer.Option(min=0, help="Also bypass each layer of --blocks and attack with so many steps; 0: do not.")
+    ] = 0,
+    bypass_texts: Annotated[int, typer.Option(min=1, help="Texts of that attack.")] = 2,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:N.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of rows, probes and the attack.")] = 0,
+) -> None:
+    """Measure PAF and Max-PAF of a model's layers on public text."""
+    from rich.console import Console
+
+    from auditor.progress import shown
+    from splitwire.backbone import ModelSettings
+    from splitwire.errors import SettingsError
+
+    if attention not in ("row", "sequence"):
+        raise SettingsError(f"--attention is {attention!r}", remedy="use row or sequence")
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise SettingsError(f"--out {out} is not an empty folder", remedy="name another one")
+    if bypass_steps and not blocks:
+        raise SettingsError("--bypass-steps needs --blocks", remedy="say how many blocks come before the cut")
+    settings = ModelSettings(source=model, device=device)
+    with shown(Console(stderr=True)) as progress:
+        progress("loading the model", 0, 0)
+        result, picture = _measure(
+            settings,
+            options={
+                "blocks": blocks,
+                "rows": rows,
+                "attention": attention,
+                "exact_width": exact_width,
+                "seed": seed,
+            },
+            text_options={"count": texts, "length": length, "auxiliary": auxiliary},
+            bypass={"steps": bypass_steps, "texts": bypass_texts},
+            progress=progress,
+        )
+    _write(out, result, picture)
+    _print(result)
+    typer.echo(f"wrote {out / 'paf.json'} and {out / 'paf.svg'}")
+
+
+def _measure(
+    model: ModelSettings,
+    *,
+    options: dict[str, Any],
+    text_options: dict[str, Any],
+    bypass: dict[str, int],
+    progress: Any,
+) -> tuple[dict[str, Any], str]:
+    from dataclasses import asdict, replace
+
+    import splitwire
+    from auditor.paf.bypass import check_by_bypass
+    from auditor.paf.measure import PafSettings, measure
+    from auditor.paf.plot import paf_plot
+    from auditor.public_model import PublicModel
+    from splitwire.backbone import load_tokenizer, load_whole
+
+    tokenizer = load_tokenizer(model)
+    texts, name = _texts(tokenizer, **text_options)
+    settings = PafSettings(**options)
+    factors = measure(load_whole(model), texts, settings, progress)
+    check: BypassCheck | None = None
+    if bypass["steps"]:
+        cut = replace(model, first_layer=settings.blocks, last_layer=settings.blocks + 1)
+        check = check_by_bypass(
+            PublicModel(cut),
+            factors,
+            texts[: bypass["texts"]],
+            tokenizer,
+            steps=bypass["steps"],
+            device=model.device,
+            seed=settings.seed,
+            progress=progress,
+        )
+    result = {
+        "schema": SCHEMA,
+        "version": splitwire.__version__,
+        "model": model.source,
+        "settings": asdict(settings),
+        "text": {"name": name, "count": len(texts), "length": text_options["length"]},
+        "layers": [asdict(factor) for factor in factors],
+        "bypass": None if check is None else asdict(check),
+    }
+    return result, paf_plot(factors, f"PAF of {model.source}")
+
+
+def _texts(tokenizer: Any, *, count: int, length: int, auxiliary: str) -> tuple[list[Integers], str]:
+    """The beginnings of so many pieces of public text."""
+    from auditor.plan import InversionSettings
+    from auditor.public_text import load_public_text
+    from splitwire.errors import SettingsError
+
+    public = load_public_text(InversionSettings(auxiliary=auxiliary), tokenizer)
+    pieces = [piece[:length] for piece in public.auxiliary if len(piece) >= length]
+    if len(pieces) < count:
+        raise SettingsError(
+            f"{public.name} has {len(pieces)} pieces of {length} tokens, --texts is {count}",
+            remedy="ask for fewer or shorter texts, or name a larger --auxiliary",
+        )
+    return pieces[:count], public.name
+
+
+def _write(out: Path, result: dict[str, Any], picture: str) -> None:
+    import json
+
+    from splitwire.private_files import replace_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / "paf.svg", picture.encode())
+    replace_file(out / "paf.json", (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _print(result: dict[str, Any]) -> None:
+    """Layer names with their factors in the first block and over the others."""
+    names = list(dict.fromkeys(layer["name"] for layer in result["layers"]))
+    typer.echo(f"{'layer':<28}{'width':>7}{'PAF, block 0':>14}{'others':>11}{'Max-PAF':>11}")
+    for name in names:
+        mine = [layer for layer in result["layers"] if layer["name"] == name]
+        others = mine[1:] or mine
+        mean = sum(layer["expected"] for layer in others) / len(others)
+        most = sum(layer["maximum"] for layer in others) / len(others)
+        typer.echo(f"{name:<28}{mine[0]['width']:>7}{mine[0]['expected']:>14.3f}{mean:>11.3f}{most:>11.3f}")
+    check = result["bypass"]
+    if check is not None:
+        correlation = "none" if check["correlation"] is None else f"{check['correlation']:+.2f}"
+        typer.echo(
+            f"bypassed {len(check['layers'])} layers, {check['num_texts']} texts, {check['num_steps']} steps: "
+            f"correlation of PAF and ROUGE-L {correlation}; whole head ROUGE-L {check['whole_rouge_l_ratio']:.2f}"
+        )
