@@ -18,6 +18,7 @@ from tln.crossing import Crossing
 from tln.keys import FrameKeys, RunKey
 from tln.metrics import TlnMetrics
 from tln.pipeline import FramePipeline
+from tln.prefill import Part
 from tln.recording import Recording
 from tln.replay_window import ReplayWindow
 from tln.session import open_crossing
@@ -66,10 +67,8 @@ class Session:
 
 def _tell(context: StepContext, passage: Passage) -> None:
     tokens = torch.tensor([list(passage.tokens)])
-    told = pass_truth(tokens, None, passage.past)
-    context.tokens, context.labels, context.positions = told.tokens, told.labels, told.positions
-    if passage.document is not None:
-        context.documents = torch.tensor([passage.document])
+    document = None if passage.document is None else torch.tensor([passage.document])
+    pass_truth(tokens, None, passage.past, documents=document).tell(context, Part(0, tokens.shape[1]))
 
 
 @dataclass(frozen=True)

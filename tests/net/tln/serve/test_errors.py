@@ -117,3 +117,23 @@ def test_a_node_that_goes_and_comes_back(start_node: Callable[..., Any], serve: 
     node.start()
     wait_until(lambda: http.get("/healthz").status_code == 200)
     assert client.completions.create(**TEXT, temperature=0).choices[0].text == before
+
+
+def test_a_node_that_is_started_again_under_running_texts(
+    start_node: Callable[..., Any], serve: Callable[..., Any], unsplit: Any
+) -> None:
+    """Their rows are sent again, and the answers are those of an uninterrupted run."""
+    node = start_node()
+    endpoint = serve(node)
+    endpoint.slow_down(0.02)
+    client, prompts = endpoint.client(), ["one", "two and more", "three"]
+
+    def ask(prompt: str) -> str:
+        return client.completions.create(model="tiny", prompt=prompt, max_tokens=40, temperature=0).choices[0].text
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(ask, prompt) for prompt in prompts]
+        wait_until(lambda: sum(text.num_new > 5 for text in endpoint.parts.engine._running) == 3)
+        node.stop()
+        node.start()
+        assert [answer.result() for answer in answers] == [unsplit.text(prompt, 40) for prompt in prompts]
