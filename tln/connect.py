@@ -199,8 +199,6 @@ def recorded(recording: Recording | None, transports: Sequence[Transport], num_r
         recording.close()
 
 
-def _forget(settings: TlnSettings, keys: FrameKeys, run_key: RunKey) -> None:
-    """With a ratchet, once the run key is sealed: nothing here can derive an earlier epoch any more."""
 def _measure(links: Sequence[Transport], metrics: TlnMetrics) -> None:
     for link in links:
         link.observers.append(metrics.count)
@@ -208,6 +206,8 @@ def _measure(links: Sequence[Transport], metrics: TlnMetrics) -> None:
             link.meter = metrics
 
 
+def _forget(settings: TlnSettings, keys: FrameKeys, run_key: RunKey) -> None:
+    """With a ratchet, once the run key is sealed: nothing here can derive an earlier epoch any more."""
     if settings.keys.ratchet_steps:
         keys.forget()
         run_key.step_down()

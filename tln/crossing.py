@@ -32,6 +32,7 @@ from splitwire.frames import FrameLimits, encode_frame, payload_bytes, wire_dtyp
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
+from tln.recovery import Recovery
 from tln.replay_window import ReplayWindow
 from tln.replies import control_reader, frame_reader, squared_norm
 from tln.transport import Route, Transport
@@ -64,11 +65,16 @@ class ForwardListener(Protocol):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Serialized messages of one tensor, where they belong, and the tensor whose shape the answer must have."""
+    """Serialized messages of one tensor, where they belong, and the tensor whose shape the answer must have.
+
+    FORWARD rows also have their context and truth, for a session that must be restored.
+    """
 
     messages: Sequence[bytes]
     route: Route
     like: torch.Tensor
+    context: StepContext | None = None
+    truth: RowTruth | None = None
 
 
 @dataclass
@@ -94,14 +100,18 @@ class Crossing:
         response_dtype: str = "fp32",
         policy: GradientPolicy | None = None,
         is_training: bool = False,
+        recovery: Recovery | None = None,
         max_frame_bytes: int = FrameLimits.max_frame_bytes,
         chunk_bytes: int = CHUNK_BYTES,
         grid_scale: float = 0.0,
     ) -> None:
-        """`grid_scale` is the step of the grid that int8 FORWARD rows are on; 0 for a scale a row."""
+        """`grid_scale` is the step of the grid that int8 FORWARD rows are on; 0 for a scale a row. `recovery` keeps
+        what a new session needs when this one is lost.
+        """
         self.transport = transport
         self.policy = policy
         self.is_training = is_training
+        self.recovery = recovery
         self.forward_listeners: list[ForwardListener] = []
         self.guards: list[Guard] = []
         self.window = ReplayWindow()
@@ -232,7 +242,7 @@ class Crossing:
         messages = self._encode(header, rows, self._grid_scale)
         for listener in self.forward_listeners:
             listener(context, truth, messages)
-        return Outgoing(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows)
+        return Outgoing(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows, context, truth)
 
     def outgoing_gradient(self, released: torch.Tensor, context: StepContext) -> Outgoing:
         """The BACKWARD frame of a gradient that the policy has released."""
@@ -255,7 +265,16 @@ class Crossing:
         return released
 
     def send(self, outgoing: Outgoing) -> torch.Tensor:
-        """Sends a frame and gives the answer to it, in the dtype and on the device of what was sent."""
+        """Sends a frame and gives the answer to it, in the dtype and on the device of what was sent.
+
+        A session that the peer has lost is restored first, where there is a recovery.
+        """
+        if self.recovery is None or outgoing.context is None:
+            return self.send_once(outgoing)
+        return self.recovery.send(self, outgoing, outgoing.context)
+
+    def send_once(self, outgoing: Outgoing) -> torch.Tensor:
+        """As `send`, in this session or not at all."""
         for guard in self.guards:
             guard(outgoing.route, outgoing.messages)
         route, like = outgoing.route, outgoing.like
@@ -266,7 +285,13 @@ class Crossing:
         return frame.tensor.to(like.device, like.dtype)
 
     def deliver(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
-        """Sends a control message that has its step."""
+        """Sends a control message that has its step; as `send`, in the session that there is."""
+        if self.recovery is None:
+            return self.deliver_once(control)
+        return self.recovery.deliver(self, control)
+
+    def deliver_once(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
+        """As `deliver`, in this session or not at all."""
         message = stack_pb2.ExchangeRequest(control=control).SerializeToString()
         route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
         return self.transport.exchange([message], route, lambda: control_reader(route))

@@ -30,7 +30,7 @@ from tln.context import StepContext, row_lengths_of
 from tln.crossing import Crossing
 from tln.pipeline import FramePipeline
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, Part, parts_of
-from tln.texts import TextLog, prompt_mask, token_ids
+from tln.texts import TextLog
 from tln.told import PassTruth, pass_truth
 
 _REFUSED_OUTPUTS = ("output_hidden_states", "output_attentions")
@@ -73,6 +73,7 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         self.crossing = crossing
         self.prefill_positions = prefill_positions
         self.texts = texts
+        self._own_cache: SplitCache | None = None
         if tail.lm_head.weight is head.embedding.weight:
             self._tied_weights_keys = {"tail.lm_head.weight": f"head.body.{head.family.embedding}.weight"}
         with no_init_weights():
@@ -139,18 +140,18 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         With `texts`, each prompt is a document of the truth, and its answer is told at the end.
         """
         inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        if self.texts is None or inputs is None or kwargs.get("documents") is not None:
-            output = super().generate(*args, **kwargs)
-        else:
-            documents = self.texts.begin(len(inputs))
-            output = super().generate(*args, **kwargs, documents=documents)
-            chosen = kwargs.get("generation_config") or self.generation_config
-            ends = token_ids(kwargs.get("eos_token_id", chosen.eos_token_id))
-            mask = kwargs.get("attention_mask")
-            if mask is None:
-                mask = prompt_mask(inputs, kwargs.get("pad_token_id", chosen.pad_token_id), ends)
-            sequences = output if isinstance(output, torch.Tensor) else output.sequences
-            self.texts.end_batch(documents, mask, sequences, ends)
+        try:
+            if self.texts is not None and inputs is not None and kwargs.get("documents") is None:
+                documents = self.texts.begin(len(inputs))
+                output = super().generate(*args, **kwargs, documents=documents)
+                settings = kwargs.get("generation_config") or self.generation_config
+                self.texts.end_generation(documents, inputs, output, {**settings.to_dict(), **kwargs})
+            else:
+                output = super().generate(*args, **kwargs)
+        finally:
+            own, self._own_cache = self._own_cache, None
+        if own is not None and isinstance(output, torch.Tensor):
+            own.release()  # now, and not when the last frame that an error has seen lets go of it
         self.crossing.flush()
         return output
 
@@ -273,7 +274,7 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
             _past_length(given)
             given._is_user_defined = True  # noqa: SLF001 - how transformers marks a cache that outlives the call
         elif generation_config.use_cache is not False:
-            model_kwargs["cache"] = self.new_cache()
+            model_kwargs["cache"] = self._own_cache = self.new_cache()
             if generation_config.is_assistant:
                 model_kwargs["cache"].activate_past_recording()
         return True

@@ -49,6 +49,10 @@ class ConnectionLostError(UnavailableError):
     """The connection is gone or was never there: the one failure that is tried again with the same bytes."""
 
 
+class SessionLostError(StateError):
+    """The peer answers and does not know the session any more: it was started again, or the lease ended."""
+
+
 def from_rpc(error: grpc.RpcError, what: str, *, address: str = "") -> PeerError:
     """The error of splitwire.errors that stands for a failed call; `what` names the call, `address` the peer."""
     code, text = error.code(), clean(error.details() or "")

@@ -14,12 +14,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+
 from splitwire.errors import HandshakeError, SettingsError
-from splitwire.frames import FrameLimits, wire_dtype, wire_dtype_name
+from splitwire.frames import FrameLimits, torch_dtype, wire_dtype, wire_dtype_name
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION
 from tln.crossing import Crossing, GradientPolicy
 from tln.prefill import DEFAULT_PREFILL_POSITIONS
+from tln.recovery import Recovery, RecoverySettings
 from tln.transport import Transport
 
 WireDtypeName = Literal["fp32", "bf16", "fp16", "int8"]
@@ -168,13 +171,35 @@ def open_crossing(
     policy: GradientPolicy | None = None,
     continuation: Continuation | None = None,
     grid_scale: float = 0.0,
+    recovery: RecoverySettings = RecoverySettings(),  # noqa: B008 - frozen
 ) -> Crossing:
     """Opens the session and gives its crossing; HandshakeError when the grant is not what was asked for.
 
-    With `continuation` the request's resume_checkpoint is its label.
+    With `continuation` the request's resume_checkpoint is its label. `recovery` is for sessions of mode inference.
     """
     if continuation is not None:
         request.resume_checkpoint = continuation.label
+    grant = _open(transport, request, continuation)
+    is_training = request.mode == stack_pb2.SESSION_MODE_TRAINING
+    crossing = Crossing(
+        transport,
+        request_dtype=wire_dtype_name(request.request_dtype),
+        response_dtype=wire_dtype_name(request.response_dtype),
+        policy=policy,
+        is_training=is_training,
+        recovery=None if is_training or not recovery.attempts else _recovery(recovery, transport, request),
+        max_frame_bytes=min(grant.max_frame_bytes, FrameLimits.max_frame_bytes),
+        chunk_bytes=min(grant.max_chunk_bytes, CHUNK_BYTES),
+        grid_scale=grid_scale,
+    )
+    if continuation is not None:
+        crossing.continue_after(continuation.last_step)
+    return crossing
+
+
+def _open(
+    transport: Transport, request: stack_pb2.OpenSessionRequest, continuation: Continuation | None
+) -> stack_pb2.OpenSessionResponse:
     grant = transport.open(request)
     try:
         check_grant(request, grant)
@@ -183,19 +208,13 @@ def open_crossing(
     except HandshakeError:
         transport.close()
         raise
-    crossing = Crossing(
-        transport,
-        request_dtype=wire_dtype_name(request.request_dtype),
-        response_dtype=wire_dtype_name(request.response_dtype),
-        policy=policy,
-        is_training=request.mode == stack_pb2.SESSION_MODE_TRAINING,
-        max_frame_bytes=min(grant.max_frame_bytes, FrameLimits.max_frame_bytes),
-        chunk_bytes=min(grant.max_chunk_bytes, CHUNK_BYTES),
-        grid_scale=grid_scale,
-    )
-    if continuation is not None:
-        crossing.continue_after(continuation.last_step)
-    return crossing
+    return grant
+
+
+def _recovery(settings: RecoverySettings, transport: Transport, request: stack_pb2.OpenSessionRequest) -> Recovery:
+    is_int8 = request.request_dtype == stack_pb2.WIRE_DTYPE_INT8_ROW
+    dtype = torch.float32 if is_int8 else torch_dtype(request.request_dtype)
+    return Recovery(settings, dtype, lambda: check_grant(request, transport.open(request)))
 
 
 def check_grant(request: stack_pb2.OpenSessionRequest, grant: stack_pb2.OpenSessionResponse) -> None:

@@ -11,7 +11,7 @@ that never ended (a run that failed) is known from its rows. Nothing of it cross
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,10 +37,19 @@ class TextLog:
         array = torch.tensor(list(tokens), dtype=torch.int32).numpy()
         self._truth.add_text(TextTruth(int(document), num_prompt, array))
 
+    def end_generation(
+        self, documents: torch.Tensor, inputs: torch.Tensor, output: Any, options: Mapping[str, Any]
+    ) -> None:
+        """Records what transformers' `generate` returned for prompts [B, T] with these options."""
+        ends, mask = _token_ids(options.get("eos_token_id")), options.get("attention_mask")
+        if mask is None:
+            mask = _prompt_mask(inputs, options.get("pad_token_id"), ends)
+        self.end_batch(documents, mask, output if isinstance(output, torch.Tensor) else output.sequences, ends)
+
     def end_batch(
         self, documents: torch.Tensor, mask_BT: torch.Tensor, sequences: torch.Tensor, ends: Sequence[int] = ()
     ) -> None:
-        """Records what `generate` returned, [B x returned, T + new], for prompts with this mask [B, T].
+        """Records sequences [B x returned, T + new] that begin with prompts under this mask [B, T].
 
         The answer is what follows the prompt up to the first token of `ends`. Several sequences of a prompt are
         several texts of its document.
@@ -53,14 +62,14 @@ class TextLog:
             self.end(int(documents[row // returned]), prompt + answer, len(prompt))
 
 
-def prompt_mask(inputs_BT: torch.Tensor, pad_token_id: Any, ends: Sequence[int]) -> torch.Tensor:
+def _prompt_mask(inputs_BT: torch.Tensor, pad_token_id: Any, ends: Sequence[int]) -> torch.Tensor:
     """The mask [B, T] that `generate` assumes when it is given none: padding is what looks so and cannot be an end."""
     if pad_token_id is None or pad_token_id in ends:
         return torch.ones_like(inputs_BT)
-    return (inputs_BT != pad_token_id).long()
+    return inputs_BT.ne(pad_token_id).long()
 
 
-def token_ids(value: Any) -> list[int]:
+def _token_ids(value: Any) -> list[int]:
     """A token id or several of a generation setting as a list; empty for None."""
     if value is None:
         return []

@@ -31,7 +31,8 @@ from splitwire.bundles.records import Direction
 from splitwire.errors import FrameError, PeerError, SettingsError, StateError, UnavailableError
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
 from splitwire.v1 import channels_pb2, stack_pb2
-from tln.peer_errors import ConnectionLostError, from_rpc
+from tln.peer_errors import ConnectionLostError, SessionLostError, from_rpc
+from tln.recovery import RecoverySettings
 from tln.replay_window import DEFAULT_WINDOW, check_window
 from tln.stream import ExchangeStream, Watch, Watchdog
 
@@ -58,12 +59,13 @@ class ConnectionSettings:
     """How long opening a session or a stream may take."""
     step_timeout_seconds: float = 120.0
     """How long one step may take, sending included."""
-    retry_attempts: int = 6
+    retry_attempts: int = 20
     """How often one exchange is tried after the connection was lost; 0 for never."""
     retry_seconds: float = 30.0
     """How long these tries may take together."""
     replay_window: int = DEFAULT_WINDOW
     """How many answers are remembered, to refuse one that comes again for other rows; 0 for none."""
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"):
@@ -135,6 +137,7 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._session_id = ""
         self._session_hash = ""
+        self._is_lost = False
         self._channel = _new_channel(self.settings)
         self._stream: ExchangeStream | None = None
         self._watchdog = Watchdog()
@@ -146,7 +149,7 @@ class GrpcTransport:
 
     def open(self, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
         """Asks for the session, again and again until connect_timeout_seconds while the peer is unreachable."""
-        if self._session_id:
+        if self._session_id and not self._is_lost:
             raise StateError(f"session {self._session_hash} is open", remedy="open a transport a session")
         message, sent_ns = request.SerializeToString(), time.time_ns()
         limit_seconds = self.settings.connect_timeout_seconds
@@ -155,9 +158,25 @@ class GrpcTransport:
                 raw = self._unary(wire.OPEN_SESSION, message, "OpenSession", limit_seconds)
         grant = _parse(stack_pb2.OpenSessionResponse, raw)
         self._session_id, self._session_hash = grant.session_id, wire.session_hash(grant.session_id)
+        self._is_lost = False
         self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns, "")
         self._tell(CONTROL, "response", "OpenSessionResponse", raw, time.time_ns(), self._session_hash)
         return grant
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the session has a stream that is up, as far as this side has heard."""
+        stream = self._stream
+        return stream is not None and stream.is_active
+
+    def attach(self) -> None:
+        """Opens the session's stream now, and not with the first exchange: a session without one is freed in time."""
+        with self._lock, self._watchdog.watch(self.settings.connect_timeout_seconds) as watch:
+            try:
+                self._attach(watch)
+            except grpc.RpcError as error:
+                self._drop_stream()
+                raise from_rpc(error, "Attach", address=self.settings.address) from None
 
     def exchange(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
         """Sends serialized ExchangeRequests and reads responses until the reader has its result.
@@ -172,13 +191,7 @@ class GrpcTransport:
             except ConnectionLostError:
                 if self.settings.retry_attempts == 0:
                     raise
-            for attempt in _retries(attempts=self.settings.retry_attempts, seconds=self.settings.retry_seconds):
-                with attempt:
-                    if self.meter is not None:
-                        self.meter.count_retry()
-                    self._renew_channel()
-                    return self._attempt(messages, route, new_reader())
-        raise AssertionError("the retry loop returns or raises")
+            return self._again(messages, route, new_reader)
 
     def close(self) -> None:
         """Frees the session and the connection. Does not raise when the peer is gone: its lease frees the session."""
@@ -196,6 +209,22 @@ class GrpcTransport:
                     self._session_id = ""
             self._watchdog.stop()
             self._channel.close()
+
+    def _again(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
+        num_tries, began = 1, time.monotonic()
+        try:
+            for attempt in _retries(attempts=self.settings.retry_attempts, seconds=self.settings.retry_seconds):
+                with attempt:
+                    num_tries += 1
+                    if self.meter is not None:
+                        self.meter.count_retry()
+                    self._renew_channel()
+                    return self._attempt(messages, route, new_reader())
+        except ConnectionLostError as error:
+            seconds = time.monotonic() - began
+            error.message = f"{error.message} ({num_tries} tries in {seconds:.1f} s)"
+            raise
+        raise AssertionError("the retry loop returns or raises")
 
     def _attempt(self, messages: Sequence[bytes], route: Route, reader: Reader[T]) -> T:
         with self._watchdog.watch(self.settings.step_timeout_seconds) as watch:
@@ -225,7 +254,15 @@ class GrpcTransport:
         watch.on_timeout = stream.cancel
         attach = stack_pb2.ExchangeRequest(attach=stack_pb2.Attach(session_id=self._session_id))
         self._send(stream, [attach.SerializeToString()], CONTROL)
-        self._receive(stream, CONTROL, _read_attached)
+        try:
+            self._receive(stream, CONTROL, _read_attached)
+        except grpc.RpcError as error:
+            refusal = from_rpc(error, f"attaching to session {self._session_hash}")
+            if isinstance(refusal, StateError):
+                self._drop_stream()
+                self._is_lost = True
+                raise SessionLostError(refusal.message, remedy=refusal.remedy) from None
+            raise
         return stream
 
     def _send(self, stream: ExchangeStream, messages: Sequence[bytes], hop: channels_pb2.Hop) -> None:

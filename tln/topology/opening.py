@@ -41,14 +41,21 @@ def opened(
     grid_scale: float = 0.0,
 ) -> Iterator[Crossing]:
     """The crossing of the topology. `policies` holds one policy, or with segments one for each hop."""
-    requests = requests_for(settings, mode)
+    requests, recovery = requests_for(settings, mode), settings.connection.recovery
     if settings.topology.kind == "single":
-        yield open_crossing(links[0], requests[0], policy=policies[0], continuation=continuation, grid_scale=grid_scale)
+        yield open_crossing(
+            links[0],
+            requests[0],
+            policy=policies[0],
+            continuation=continuation,
+            grid_scale=grid_scale,
+            recovery=recovery,
+        )
         return
     is_segments = settings.topology.kind == "segments"
     own = policies if is_segments else [None] * len(links)
     members = [
-        open_crossing(link, request, policy=policy, grid_scale=grid_scale)
+        open_crossing(link, request, policy=policy, grid_scale=grid_scale, recovery=recovery)
         for link, request, policy in zip(links, requests, own, strict=True)
     ]
     group = _group(settings, members, policies[0])

@@ -137,7 +137,9 @@ def connect(pki: dict[str, TlsFiles]) -> Iterator[Callable[..., Link]]:
         model = node.settings.model
         assert model is not None
         request = session_request(stack, identity(model), mode=mode)  # type: ignore[arg-type]
-        crossing = open_crossing(transport, request, policy=lambda gradient, _: gradient)
+        crossing = open_crossing(
+            transport, request, policy=lambda gradient, _: gradient, recovery=transport.settings.recovery
+        )
         return Link(transport, crossing, model)
 
     yield make

@@ -177,12 +177,12 @@ def test_a_peer_that_stays_away_is_given_up_after_the_bound(
     assert crossing.cross(rows(), StepContext(crossing.reserve_step())).shape == (2, 4, 48)
 
 
-def test_a_restarted_node_knows_no_session_and_the_error_says_so(
+def test_a_restarted_node_knows_no_training_session_and_the_error_says_so(
     start_node: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
     """The state is gone; going on silently in a new session would be wrong."""
     node = start_node()
-    crossing = connect(node).crossing
+    crossing = connect(node, "training").crossing
     crossing.cross(rows(), StepContext(crossing.reserve_step()))
     node.stop()
     node.start()

@@ -39,7 +39,7 @@ def test_a_text_is_read_back_beside_the_other_records(tmp_path: Path, keys: Path
         (0, 1, np.array([[1]], dtype=np.int32)),
     ],
 )
-def test_what_is_no_text_is_refused_and_shows_no_token(document: int, num_prompt: int, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_what_is_no_text_is_refused_and_shows_no_token(document: int, num_prompt: int, tokens: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"document|tokens"):
         TextTruth(document, num_prompt, tokens)
 

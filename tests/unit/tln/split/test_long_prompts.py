@@ -10,7 +10,7 @@ import torch
 
 from splitwire.errors import SettingsError
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def left_padded(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
