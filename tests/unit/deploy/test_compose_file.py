@@ -1,0 +1,148 @@
+"""docker-compose.yml: hardened services, loopback ports, no way out for the trusted node, acceptable settings."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from splitwire.settings import load_settings
+from tln.settings import TlnSettings, check_training
+from ucn.settings import UcnSettings, check
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+TREE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = TREE["services"]
+ONE_SHOT = {"models", "audit"}
+LONG = sorted(SERVICES.keys() - ONE_SHOT)
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?")
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_may_do_as_little_as_it_can(name: str) -> None:
+    """Read-only root, no capability, an unprivileged user, bounded memory, pids and logs."""
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert VARIABLE.sub(r"\2", service["user"]) not in ("0:0", "")
+    assert "pids_limit" in service
+    assert "max-size" in service["logging"]["options"]
+    assert "mem_limit" in service or name == "models"
+    assert not {"privileged", "cap_add", "network_mode", "pid"} & service.keys()
+    assert "docker.sock" not in str(service)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_service_that_stays_is_probed_and_has_time_to_end(name: str) -> None:
+    service = SERVICES[name]
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert service["restart"] in ("unless-stopped", "on-failure")
+    assert service["stop_grace_period"].endswith("s")
+
+
+def test_the_untrusted_node_has_longer_to_end_than_its_drain_and_a_step() -> None:
+    settings = load_settings(UcnSettings, program="ucn", file=ROOT / "deploy/compose/ucn.toml", environment={})
+    check(settings)
+    grace = int(SERVICES["ucn"]["stop_grace_period"].removesuffix("s"))
+    assert grace > settings.drain_seconds + settings.step_grace_seconds
+    assert settings.health_listen.startswith("127.0.0.1:")
+
+
+def test_the_settings_of_both_nodes_are_acceptable_and_cut_the_same_model() -> None:
+    file = ROOT / "deploy/compose/tln.toml"
+    overrides = [("train.out", "run"), ("record.folder", "truth"), ("record.wire", "false")]
+    trusted = load_settings(TlnSettings, program="tln", file=file, environment={}, overrides=overrides)
+    untrusted = load_settings(UcnSettings, program="ucn", file=ROOT / "deploy/compose/ucn.toml", environment={})
+    check_training(trusted)
+    assert trusted.model == untrusted.model
+    assert (trusted.connection.address, trusted.connection.server_name) == ("tap:7432", "tap.splitwire")
+    assert trusted.train.checkpoint_every > 0
+
+
+def test_only_the_tap_stands_between_the_nodes() -> None:
+    """The trusted node is on a network without a way out, which the untrusted node is not on."""
+    assert TREE["networks"]["trusted"] == {"internal": True}
+    assert SERVICES["tln"]["networks"] == ["trusted"]
+    assert SERVICES["ucn"]["networks"] == ["wire"]
+    assert set(SERVICES["tap"]["networks"]) == {"trusted", "wire"}
+
+
+def test_ports_are_on_loopback_unless_env_says_otherwise() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(published) == 4
+    for port in published:
+        assert VARIABLE.sub(lambda found: found[2] or "", port).startswith("127.0.0.1:"), port
+
+
+def test_keys_are_mounted_read_only_and_where_they_belong() -> None:
+    """The key that opens the truth goes to who audits; the authority's key goes nowhere."""
+    holders: dict[str, set[str]] = {}
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            if isinstance(volume, dict):
+                assert volume["read_only"] is True, (name, volume)
+                holders.setdefault(VARIABLE.sub(r"\1", volume["source"]), set()).add(name)
+    assert holders["AUDIT_KEYS}/audit.key"] == {"watch"}
+    assert holders["AUDIT_KEYS}"] == {"audit"}
+    assert holders["AUDIT_KEYS}/audit.pub"] == {"tln"}
+    assert holders["PKI}/tln"] == {"tln"}
+    assert holders["PKI}/tap"] == {"tap"}
+    assert not any("/ca" in source for source in holders)
+
+
+def test_every_variable_has_a_default_and_the_main_ones_are_in_the_example() -> None:
+    """So either host can start its profile without the other's values."""
+    used = dict(VARIABLE.findall(TEXT))
+    used_gpu = dict(VARIABLE.findall((ROOT / "deploy/gpu.yml").read_text()))
+    assert all("${" + name + ":-" in TEXT for name in used)
+    example = (ROOT / ".env.example").read_text()
+    assert set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE)) <= used.keys() | used_gpu.keys()
+    for name in ("UCN_ADDRESS", "UCN_METRICS_ADDRESS", "UCN_LISTEN", "SPLITWIRE_UID", "PKI", "AUDIT_KEYS"):
+        assert re.search(rf"^#?{name}=", example, re.MULTILINE), name
+
+
+def test_the_gpu_file_reserves_devices_for_both_nodes() -> None:
+    services = yaml.safe_load((ROOT / "deploy/gpu.yml").read_text())["services"]
+    assert services.keys() == {"ucn", "tln"}
+    for service in services.values():
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+@pytest.mark.parametrize("files", [("docker-compose.yml",), ("docker-compose.yml", "deploy/gpu.yml")])
+def test_compose_takes_the_file(files: tuple[str, ...]) -> None:
+    """By its own check, of whichever version is installed."""
+    if shutil.which("docker-compose") is None:
+        pytest.skip("docker-compose is not installed")
+    words = [word for name in files for word in ("-f", name)]
+    for profile in ("tln", "ucn", "observability", "audit", "setup"):
+        words += ["--profile", profile]
+    done = subprocess.run(["docker-compose", *words, "config"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(SERVICES)
+
+
+def test_an_image_gets_no_secret_and_no_private_text() -> None:
+    """The context is an allow-list, and what the Dockerfile copies is on it."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert next(line for line in lines if line and not line.startswith("#")) == "*"
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    copied = [
+        word for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE) for word in line.split()[:-1]
+    ]
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert any(name == allow or name.startswith(f"{allow}/") for allow in allowed), name
+    assert not {"tests", "deploy/demo", ".git", "keys"} & allowed
+    for stage in ("tln", "ucn", "auditor"):
+        assert f"FROM runtime AS {stage}\n" in dockerfile
+    assert re.search(r"^USER 10001:10001$", dockerfile, re.MULTILINE)
+    assert "--constraint constraints.txt" in dockerfile
