@@ -16,7 +16,7 @@ from auditor.runlog import RunLog
 from auditor.scorers import SCORERS
 from auditor.splits import Splits
 from auditor.store import Part, Store
-from auditor.views.base import NotMeasurableError
+from auditor.views.base import DoesNotApplyError, NotMeasurableError
 from auditor.views.units import mixed_groups, units
 from auditor.workers import release_memory
 
@@ -56,6 +56,8 @@ def _run(name: str, family: str, material: Material, plan: Plan, progress: Progr
     attack = ATTACKS[name]
     try:
         result = SCORERS[attack.question](attack, material, family, plan, progress)
+    except DoesNotApplyError as error:
+        return NotMeasured(name, family, str(error), applies=False)
     except NotMeasurableError as error:
         applies = _applies(attack.question, material.capture, material.splits)
         return NotMeasured(name, family, str(error), applies=applies)
@@ -72,7 +74,11 @@ def _assumptions(attack: Attack, plan: Plan) -> dict[str, Any]:
 
 
 def _applies(question: str, capture: Capture, splits: Splits) -> bool:
-    """Whether there is something to find: without decoys there is no partition to hide."""
+    """Whether there is something to find: without decoys there is no partition to hide, and a bundle that holds frames
+    of other compute modes alone is for attacks that read those. Its families stay unmeasured where none does.
+    """
+    if capture.num_skipped and not len(capture.items):
+        return False
     if question not in _ABOUT_DECOYS or not len(capture.rows.real):
         return True
     return bool(mixed_groups(units(capture, splits)).any()) or not bool(capture.rows.real.all())

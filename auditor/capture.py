@@ -138,6 +138,8 @@ class Capture:
     """(session hash, step) of every step that joined, in order of crossing."""
     trains: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Whether that step was in mode TRAIN."""
+    num_skipped: int = 0
+    """FORWARD frames of compute modes that were not asked for."""
 
     def step_of_items(self) -> Integers:
         """Number in `steps` of every item."""
@@ -325,11 +327,14 @@ class _Builder:
             self._returned,
             self._documents,
             [*source_problems, *self._problem_lines()],
-            [f"{self._skipped} FORWARD frames of other compute modes are not measured"] if self._skipped else [],
+            [f"{self._skipped} FORWARD frames of other compute modes: inversion attacks alone read them"]
+            if self._skipped
+            else [],
             len(self._train_steps),
             len(self._backward),
             list(self._steps),
             np.array([key in self._train_steps for key in self._steps], dtype=bool),
+            self._skipped,
         )
 
     def _row_table(self, items: Items) -> RowTable:

@@ -85,6 +85,8 @@ class Ceilings:
     """Members found at 1 % false positives."""
     response_token_pp: Points = 1.0
     """Gate of the public tail on returned rows, percentage points."""
+    prompt_token_pp: Points = 1.0
+    """Tokens of a text named at their place above the unigram guesser, percentage points."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,8 @@ class InversionSettings:
     domain text that is shipped. It must not overlap the victim's."""
     auxiliary_tokens: Count = 20_000
     """Most tokens of public text that are used."""
+    embedding_model: str = ""
+    """Local folder of a sentence embedding model, for the metric embedding_similarity. Empty: the metric is not had."""
     device: str = "cpu"
     """Where the attacks compute: cpu, cuda or cuda:N."""
     parameters: dict[str, dict[str, bool | int | float | str]] = field(default_factory=dict)
@@ -250,6 +254,7 @@ class Plan:
         "trajectory",
         "membership",
         "frame_matching",
+        "nearest_vocabulary",
     )
     """Attacks that run."""
     families: tuple[str, ...] = (
@@ -272,7 +277,8 @@ class Plan:
     target: Literal["label", "token"] = "label"
     """What the probes predict of a row: the next token, or the token itself."""
     compute_modes: tuple[Literal["train", "evaluate", "cached"], ...] = ("train", "evaluate")
-    """Which forward frames are attacked."""
+    """Which forward frames are attacked. Inversion attacks read what they are about, generation or training, whatever this
+    says."""
     split: SplitSettings = field(default_factory=SplitSettings)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from auditor.attacks import ATTACKS
+from auditor.attacks.inversion.parameters import check_parameters
 from auditor.channels import family
 from auditor.plan import BUILT_IN, Plan
 from splitwire.errors import SettingsError
@@ -43,6 +44,7 @@ def check_plan(plan: Plan, source: str) -> Plan:
             raise SettingsError(
                 f"{source}: {key} {'names an entry twice' if names else 'is empty'}", remedy="name each entry once"
             )
+    check_parameters(ATTACKS, plan.inversion, source)
     return plan
 
 

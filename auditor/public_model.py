@@ -61,6 +61,21 @@ class PublicModel:
         """Layers after the delegated ones, final norm and lm_head."""
         return load_tail(self.settings)
 
+    @cached_property
+    def token_rows(self) -> torch.Tensor:
+        """Rows [V, H] at the first cut of every token of the vocabulary, each behind the model's beginning token."""
+        config, head = self.head.config, self.head
+        begins = next((token for token in (config.bos_token_id, config.eos_token_id, 0) if isinstance(token, int)), 0)
+        first = torch.tensor([[begins]], device=head.device)
+        rows = []
+        for tokens in torch.arange(head.embedding.num_embeddings, device=head.device).split(_BATCH_ROWS):
+            with torch.no_grad():
+                cache = head.new_cache()
+                head(first, cache=cache)
+                cache.batch_repeat_interleave(len(tokens))
+                rows.append(head(tokens[:, None], cache=cache)[:, 0].float())
+        return torch.cat(rows)
+
     @property
     def width(self) -> int:
         """H."""

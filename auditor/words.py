@@ -128,6 +128,15 @@ def _active(_result: Result, check: Check) -> str:
     return f"changing what is returned names tokens more often than watching: {_at_least(check)}"
 
 
+def _text(result: Result, check: Check) -> str:
+    what = "answers" if check.metric == "answer_token_effect" else "texts"
+    named = f"{check.counts.get('k', 0)} of {check.counts.get('n', 0)} tokens"
+    return (
+        f"{result.attack} rebuilds {what} from {_rows(result)}: {named} at their place, above a guesser by "
+        f"{_at_least(check)}"
+    )
+
+
 def _any_leak(result: Result, check: Check) -> str:
     return f"{check.metric} of {result.attack} on {_rows(result)} is {_at_least(check)}"
 
@@ -145,6 +154,8 @@ _LEAKS: dict[str, Callable[[Result, Check], str]] = {
     "membership_tpr_at_1_percent_fpr": _members_found,
     "rare_tokens_property_auc": _trajectory,
     "length_property_auc": _trajectory,
+    "text_token_effect": _text,
+    "answer_token_effect": _text,
     "token_top1_gate": _gate,
     "token_top1_effect": _effect,
     "rare_token_top1_effect": _rare,

@@ -85,6 +85,14 @@ _RETURNED = (
     'Returned rows name tokens: set stack.kind = "gram" with bottleneck, clip_noise and rotation in frame.mechanisms; '
     "what a stack of real layers returns is read with the public model. Noise added on return hides nothing."
 )
+_TEXTS = (
+    "Texts are rebuilt from rows of the model's own layers: noise has to be as large as the rows are to hide one. Put "
+    "clip_noise into frame.mechanisms with a high noise_multiplier, delegate later layers, or keep such text here."
+)
+_ANSWERS = (
+    "Answers are read from returned rows with the public model's last layers: keep more layers here (a smaller "
+    "model.last_layer), or do not generate from private text with this node."
+)
 _TRAFFIC = (
     "Sizes or times of messages tell about the text: send frames of one size without row lengths, and pad the time of "
     "a step, or batch steps of several texts."
@@ -101,6 +109,11 @@ _CLOSED = {
     ("length_property_auc", STATEFUL_REMOTE_STATE): (_STATE,),
     ("membership_auc", MEMBERSHIP_PROPERTY): (_MEMBERS,),
     ("membership_tpr_at_1_percent_fpr", MEMBERSHIP_PROPERTY): (_MEMBERS,),
+    ("text_token_effect", FORWARD_ONLY): (_TEXTS,),
+    ("text_token_effect", GRADIENT_ONLY): (_GRADIENT_TOKENS,),
+    ("text_token_effect", JOINT): (_GRADIENT_TOKENS,),
+    ("text_token_effect", RESPONSE_SIDE): (_ANSWERS,),
+    ("answer_token_effect", RESPONSE_SIDE): (_ANSWERS,),
     ("real_rows_property_auc", TIMING_METADATA): (_TRAFFIC,),
     ("document_length_property_auc", TIMING_METADATA): (_TRAFFIC,),
     ("token_rarity_property_auc", TIMING_METADATA): (_TRAFFIC,),
@@ -144,7 +157,9 @@ def _controls(report: Tree) -> list[str]:
     steps: list[str] = []
     for result, check in failed:
         family = result["family"]
-        if check["unit"] == "pp":
+        if (check["metric"], family) in _CLOSED and check["unit"] == "pp":
+            steps += _CLOSED[check["metric"], family]
+        elif check["unit"] == "pp":
             # The joint view repeats what either hop shows alone; only where neither does, both are named.
             steps += [] if family == JOINT and alone else _TOKENS.get(family, ())
         else:

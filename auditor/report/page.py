@@ -16,6 +16,7 @@ from auditor.report import svg
 from auditor.report.numbers import show_interval, show_short, show_value
 from auditor.report.reading import read, short_family
 from auditor.report.sweep import sweep_lines, sweep_plot
+from auditor.report.text_metrics import PARTS, metric_lines
 from auditor.words import show, show_limit
 from splitwire.console import printable
 
@@ -30,6 +31,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
     templates.globals["show"] = show
     templates.globals["show_limit"] = show_limit
     templates.globals["show_value"] = show_value
+    templates.globals["text_parts"] = PARTS
     return templates.get_template("page.html.j2").render(
         report=report,
         run=run,
@@ -108,4 +110,11 @@ def _with_plots(
         plots.append(sweep_plot(sweep, ceilings["token_pp"]))
     numbers = {key: value for key, value in details.items() if isinstance(value, int | float | str)}
     seconds = (run or {}).get("seconds_by_part", {}).get(f"{result['attack']}/{result['family']}")
-    return {**result, "plots": plots, "sweep": sweep_lines(sweep), "numbers": numbers, "seconds": seconds}
+    return {
+        **result,
+        "plots": plots,
+        "sweep": sweep_lines(sweep),
+        "texts": metric_lines(details.get("text_metrics") or []),
+        "numbers": numbers,
+        "seconds": seconds,
+    }

@@ -17,6 +17,7 @@ from auditor.scorers.membership import score_membership
 from auditor.scorers.metadata import score_metadata
 from auditor.scorers.partition import score_partition
 from auditor.scorers.partition_rows import score_partition_rows
+from auditor.scorers.prompt import score_prompt
 from auditor.scorers.reaction import score_reaction
 from auditor.scorers.response import score_response
 from auditor.scorers.support import score_support
@@ -41,6 +42,8 @@ SCORERS: dict[str, Scorer] = {
     "history": score_history,
     "metadata": score_metadata,
     "reaction": score_reaction,
+    "prompt": score_prompt,
+    "training_text": score_prompt,
 }
 
 __all__ = ["SCORERS", "Scorer"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from auditor.attacks.base import Attack
+from auditor.attacks.inversion.nearest_vocabulary import NearestVocabulary
 
-INVERSIONS: tuple[Attack, ...] = ()
+INVERSIONS: tuple[Attack, ...] = (NearestVocabulary(),)
 
 __all__ = ["INVERSIONS"]

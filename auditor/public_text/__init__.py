@@ -1,0 +1,123 @@
+"""Public text for inversion attacks: what an attacker has beside the captured bytes and the public model.
+
+The shipped text is in the public domain (NOTICE.md). A plan names another with `inversion.auxiliary`. Attacks learn
+from pieces of it; positive controls are made of pieces that no attack is given.
+
+Refused: a file that cannot be read, is of another form or is too short; text that is also the victim's, since an attack
+would then be scored on what it was taught.
+
+Shapes: T tokens of one piece.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditor.capture import Integers
+from auditor.plan import InversionSettings
+from splitwire.errors import SettingsError
+
+SHIPPED = "state_of_the_union.jsonl"
+OVERLAP_TOKENS = 13
+"""So many tokens in a row that stand in two texts are no accident."""
+_PIECE_TOKENS = 128
+_CONTROL_RATIO = 0.2
+_FEWEST_PIECES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PublicText:
+    """Pieces [T] of public text in tokens: what attacks may learn from, and what controls are made of."""
+
+    name: str
+    auxiliary: tuple[Integers, ...]
+    held_out: tuple[Integers, ...]
+
+
+def load_public_text(settings: InversionSettings, tokenizer: Any) -> PublicText:
+    """The plan's public text, else the shipped one, in tokens of this tokenizer."""
+    name = settings.auxiliary or f"the shipped {SHIPPED}"
+    documents = list(_documents(Path(settings.auxiliary))) if settings.auxiliary else list(_shipped())
+    wanted = round(settings.auxiliary_tokens / (1 - _CONTROL_RATIO))
+    pieces = _pieces(documents, tokenizer, wanted)
+    if len(pieces) < _FEWEST_PIECES:
+        raise SettingsError(
+            f"inversion.auxiliary: {name} gives {len(pieces)} pieces of {_PIECE_TOKENS} tokens",
+            remedy=f"give public text of at least {_FEWEST_PIECES * _PIECE_TOKENS} tokens",
+        )
+    num_control = max(1, round(_CONTROL_RATIO * len(pieces)))
+    return PublicText(name, tuple(pieces[:-num_control]), tuple(pieces[-num_control:]))
+
+
+def overlapping(pieces: Sequence[Integers], victims: Sequence[Integers]) -> int:
+    """How many of the victims' texts [T] have OVERLAP_TOKENS tokens in a row in common with a piece.
+
+    A victim's text that is shorter counts where all of it stands in a piece, from 8 tokens on.
+    """
+    lengths = {min(OVERLAP_TOKENS, len(victim)) for victim in victims}
+    known = {length: {run for piece in pieces for run in _runs(piece, length)} for length in lengths if length >= 8}
+    return sum(
+        any(run in known.get(min(OVERLAP_TOKENS, len(victim)), ()) for run in _runs(victim, OVERLAP_TOKENS))
+        for victim in victims
+    )
+
+
+def _runs(tokens: Integers, length: int) -> Iterator[bytes]:
+    """Every run of so many tokens; all of a text that is shorter."""
+    length = min(length, len(tokens))
+    for start in range(len(tokens) - length + 1):
+        yield tokens[start : start + length].astype(np.int64).tobytes()
+
+
+def _pieces(documents: Sequence[str], tokenizer: Any, wanted: int) -> list[Integers]:
+    """Pieces of all documents in turn, so that a small number of them still has every document in it."""
+    cut: list[list[Integers]] = []
+    for document in documents:
+        ids = np.array(tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+        starts = range(0, len(ids) - _PIECE_TOKENS + 1, _PIECE_TOKENS)
+        cut.append([ids[start : start + _PIECE_TOKENS] for start in starts])
+    rounds = max((len(pieces) for pieces in cut), default=0)
+    in_turn = [pieces[number] for number in range(rounds) for pieces in cut if number < len(pieces)]
+    return in_turn[: max(_FEWEST_PIECES, -(-wanted // _PIECE_TOKENS))]
+
+
+def _shipped() -> Iterator[str]:
+    yield from _lines(files("auditor.public_text").joinpath(SHIPPED).read_text(encoding="utf-8"), SHIPPED)
+
+
+def _documents(path: Path) -> Iterator[str]:
+    try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.txt")):
+                yield file.read_text(encoding="utf-8")
+        else:
+            yield from _lines(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(
+            f"inversion.auxiliary: {path} cannot be read: {reason}",
+            remedy="give a folder of .txt or a .jsonl file with a field text",
+        ) from None
+
+
+def _lines(content: str, name: str) -> Iterator[str]:
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+        except (ValueError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise SettingsError(
+                f"inversion.auxiliary: line {number} of {name} has no text",
+                remedy='write one {"text": "..."} a line, or give a folder of .txt',
+            )
+        yield text
