@@ -105,14 +105,15 @@ def _posterior(gradient: TailGradient, line: _Line) -> torch.Tensor:
     foreseen_T = (gradient.probabilities * expected_TV).sum(-1)
     constant = (observed_T - foreseen_T)[carries_T].mean() if bool(carries_T.any()) else observed_T.mean()
     errors_TV = (observed_T[:, None] - constant - expected_TV) / line.scatter
-    scores_TV: torch.Tensor = gradient.probabilities.clamp_min(1e-30).log() - errors_TV.square() / 2
-    return scores_TV.softmax(-1)
+    posterior_TV: torch.Tensor = (gradient.probabilities.clamp_min(1e-30).log() - errors_TV.square() / 2).softmax(-1)
+    return posterior_TV
 
 
 def _log_lengths(gradient: TailGradient) -> torch.Tensor:
-    norms_TV = gradient.candidate_norms(gradient.from_scores(gradient.probabilities))
+    norms_TV: torch.Tensor = gradient.candidate_norms(gradient.from_scores(gradient.probabilities))
     return norms_TV.clamp_min(1e-6).log()
 
 
 def _log_observed(gradient: TailGradient) -> torch.Tensor:
-    return gradient.observed.norm(dim=-1).clamp_min(1e-30).log()
+    norms_T: torch.Tensor = gradient.observed.norm(dim=-1)
+    return norms_T.clamp_min(1e-30).log()

@@ -12,7 +12,7 @@ from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
 from splitwire.backbone import ModelSettings
 
-BYTES = 256  # the ordinary tokens of the tiny tokenizer
+ALPHABET = 32  # tokens that are drawn blindly, so few that little public text teaches all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,8 @@ class Crossed:
         """Rows of the same size that say nothing, on every hop."""
         generator = torch.Generator().manual_seed(78)
         texts = tuple(
-            replace(text, **{name: _noise(getattr(text, name), generator) for name in _HOPS}) for text in self.view.texts
+            replace(text, **{name: _noise(getattr(text, name), generator) for name in _HOPS})
+            for text in self.view.texts
         )
         return Crossed(replace(self.view, texts=texts), self.tokens)
 
@@ -49,16 +50,22 @@ _HOPS = ("forward", "returned", "gradient", "input_gradient")
 
 
 def crossed(
-    settings: ModelSettings, *, texts: int = 3, length: int = 12, auxiliary: int = 0, known: int = 0
+    settings: ModelSettings,
+    *,
+    texts: int = 3,
+    length: int = 12,
+    auxiliary: int = 0,
+    known: int = 0,
+    foreseen_ratio: float = 0.3,
 ) -> Crossed:
-    """Texts sampled from the model itself. Gradients are those of a mean over each text's labels, the last included.
+    """Texts of which this share are the tokens that the model finds likeliest, and the others are drawn blindly.
 
-    The returned rows are the public model's own.
+    Gradients are those of a mean over each text's labels, the last included. The returned rows are the public model's.
     """
     model = PublicModel(settings)
     for part in (model.head, model.middle, model.tail):
         part.requires_grad_(requires_grad=False)
-    tokens = _sampled(model, texts + auxiliary + known, length + 1)
+    tokens = _sampled(model, texts + auxiliary + known, length + 1, foreseen_ratio)
     victims, others = tokens[:texts], tokens[texts:]
     plaintext = tuple(KnownPlaintext(ids[:-1], model.head(_batch(ids[:-1]))[0]) for ids in others[auxiliary:])
     view = PromptView(
@@ -73,13 +80,15 @@ def crossed(
     return Crossed(view, victims)
 
 
-def _sampled(model: PublicModel, count: int, length: int) -> list[np.ndarray]:
+def _sampled(model: PublicModel, count: int, length: int, foreseen_ratio: float) -> list[np.ndarray]:
     generator = torch.Generator().manual_seed(3)
-    ids_BT = torch.randint(0, BYTES, (count, 1), generator=generator)
+    ids_BT = torch.randint(0, ALPHABET, (count, 1), generator=generator)
     with torch.no_grad():
         for _ in range(length - 1):
-            logits_BV = model.tail.logits(model.tail(model.middle(model.head(ids_BT)))[:, -1])[:, :BYTES]
-            ids_BT = torch.cat([ids_BT, torch.multinomial(logits_BV.softmax(-1), 1, generator=generator)], dim=1)
+            logits_BV = model.tail.logits(model.tail(model.middle(model.head(ids_BT)))[:, -1])
+            blind_B = torch.randint(0, ALPHABET, (count,), generator=generator)
+            foreseen_B = torch.rand(count, generator=generator) < foreseen_ratio
+            ids_BT = torch.cat([ids_BT, torch.where(foreseen_B, logits_BV.argmax(-1), blind_B)[:, None]], dim=1)
     return list(ids_BT.numpy().astype(np.int64))
 
 
