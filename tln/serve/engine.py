@@ -57,7 +57,7 @@ class Engine:
         self._layers = layers
         self._links = links
         self._tokenizer = tokenizer
-        self._ends = ends
+        self.ends = ends
         self._prefill_positions = prefill_positions
         self._metrics = metrics
         self._texts = texts
@@ -88,7 +88,7 @@ class Engine:
         """Takes on all texts or none: ApiError 429 when too many wait, 503 when it is stopping."""
         self._admission.take(len(requests))
         texts = [
-            ActiveText(request, reader, self._tokenizer, self._ends)
+            ActiveText(request, reader, self._tokenizer, self.ends)
             for request, reader in zip(requests, readers, strict=True)
         ]
         self._inbox.put(partial(self._waiting.extend, texts))

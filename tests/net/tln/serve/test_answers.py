@@ -72,7 +72,7 @@ def test_a_chat_follows_the_template(endpoint: Any, unsplit: Any) -> None:
 def test_an_end_token_ends_a_text(endpoint: Any, unsplit: Any) -> None:
     """It is counted and not shown."""
     tokens = unsplit.tokens(PROMPTS[1], NEW)
-    endpoint.parts.engine._ends = frozenset({tokens[6]})
+    endpoint.parts.engine.ends = frozenset({tokens[6]})
     first = tokens.index(tokens[6])
     answer = endpoint.client().completions.create(model="tiny", prompt=PROMPTS[1], max_tokens=NEW, temperature=0)
     assert answer.choices[0].text == unsplit.tokenizer.decode(tokens[:first], skip_special_tokens=True)
