@@ -55,6 +55,7 @@ class ActiveText:
         self.sent_at = 0.0
         self.is_at_first_part = True
         self.cache_id = 0
+        self.has_remote_cache = False
         self.document: int | None = None
         self.returned: torch.Tensor | None = None
         self.is_under_way = False
@@ -89,6 +90,7 @@ class ActiveText:
         """Starts on a link, also for the second time."""
         self.link, self.caches = link, caches
         self.num_sent = self.cache_id = 0
+        self.has_remote_cache = False
 
     def next_tokens(self, most: int) -> list[int]:
         """The tokens that are due, at most so many."""

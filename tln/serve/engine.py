@@ -210,7 +210,7 @@ class Engine:
         if error is None:
             if text.num_new:
                 self._pace.note(time.monotonic() - text.sent_at)
-            text.returned = done.result()
+            text.returned, text.has_remote_cache = done.result(), True
             if text.has_ended:  # it was cancelled
                 self._leave(text)
         elif self._may_begin_again(text, error, is_reused=is_reused):
@@ -237,7 +237,7 @@ class Engine:
         self._running.remove(text)
         self._over(text)
         link = text.link
-        if text.cache_id and link.is_open:
+        if text.has_remote_cache and link.is_open:
             link.do(partial(_release, text.cache_id), lambda _: self._inbox.put(partial(_set_free, link)))
         else:
             _set_free(link)

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from tests.net.tln.serve.conftest import wait_until
+from ucn.settings import LimitSettings
 
 MARKER = "xyzzy-marker-4417"
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": MARKER, "max_tokens": 4}
@@ -101,6 +102,28 @@ def test_a_full_queue(start_node: Callable[..., Any], serve: Callable[..., Any])
         assert [future.result().choices[0].finish_reason for future in kept] == ["length", "length"]
     assert raised.value.code == "queue_full"
     assert raised.value.response.headers["Retry-After"] == "1"
+
+
+def test_a_node_with_fewer_sessions_than_places(start_node: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    """Fewer texts run at once; all are answered."""
+    endpoint = serve(start_node(limits=LimitSettings(max_sessions=2)), {"max_running": 4})
+    endpoint.slow_down(0.01)
+    client = endpoint.client()
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: client.completions.create(**TEXT, temperature=0), range(6)))
+    assert len({answer.choices[0].text for answer in answers}) == 1
+    assert endpoint.parts.engine._links.num_open == 2
+
+
+def test_a_node_without_room_for_a_prompt(start_node: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    """429 with the time to come again; a shorter prompt is answered by the same session."""
+    endpoint = serve(start_node(limits=LimitSettings(max_cache_bytes=1 << 15)))
+    client = endpoint.client()
+    with pytest.raises(openai.RateLimitError) as raised:
+        client.completions.create(model="tiny", prompt="x" * 100, max_tokens=2)
+    assert raised.value.code == "budget_exhausted"
+    assert raised.value.response.headers["Retry-After"] == "2"
+    assert client.completions.create(model="tiny", prompt="x", max_tokens=2).usage is not None
 
 
 def test_a_node_that_goes_and_comes_back(start_node: Callable[..., Any], serve: Callable[..., Any]) -> None:
