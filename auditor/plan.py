@@ -277,8 +277,8 @@ class Plan:
     target: Literal["label", "token"] = "label"
     """What the probes predict of a row: the next token, or the token itself."""
     compute_modes: tuple[Literal["train", "evaluate", "cached"], ...] = ("train", "evaluate")
-    """Which forward frames are attacked. Inversion attacks read what they are about, generation or training, whatever this
-    says."""
+    """Which forward frames are attacked. Inversion attacks read generation or training, as they are made for, whatever
+    this says."""
     split: SplitSettings = field(default_factory=SplitSettings)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     ceilings: Ceilings = field(default_factory=Ceilings)

@@ -12,6 +12,7 @@ app = application(
     (
         "audit",
         "calibrate",
+        "compare",
         "gate",
         "paf",
         "power",

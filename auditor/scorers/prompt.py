@@ -101,8 +101,8 @@ def _run(attack: Attack, view: PromptView, plan: Plan, progress: Progress) -> li
     lengths = [len(text.forward) + 1 for text in view.texts]
     if [len(guess.tokens) for guess in recovered] != lengths:
         raise SettingsError(
-            f"the attack {attack.name} named tokens of {len(recovered)} texts, and not of the {len(lengths)} that it was "
-            "given, each as long as it is",
+            f"the attack {attack.name} named tokens of {len(recovered)} texts, and not of the {len(lengths)} that it "
+            "was given, each as long as it is",
             remedy="an attack gives one Recovered with T + 1 tokens for every text, in order",
         )
     return recovered
