@@ -1,0 +1,1 @@
+"""Runs a task of an evaluation harness over the wire."""
