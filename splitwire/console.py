@@ -73,7 +73,7 @@ def prepare_process() -> None:
     An idle process's OpenMP threads must not steal its neighbour's cores (they spin for long by default), and gRPC's
     own log, which may quote a peer, must not mix with ours.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -24,6 +24,7 @@ BIN = Path(sys.executable).parent
 PROGRAMS = ("splitwire", "tln", "ucn", "auditor")
 DOCUMENTS = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS.append(ROOT / "deploy" / "README.md")
 TEXT_SUFFIXES = {".md", ".py", ".pyi", ".proto", ".toml", ".yaml", ".yml", ".sh", ".txt", ".json", ".jsonl", ".html"}
 SKIPPED = {".git", "build", "dist", "__pycache__", "node_modules"}
 
@@ -100,7 +101,7 @@ def _anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("document", _documented())
 def test_commands_of_a_document_exist_with_their_options(document: Path) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for command in _commands(document.read_text(encoding="utf-8")):
         words = [word for word in command.split() if not re.fullmatch(r"[A-Z_]+=\S*", word)]
         if not words:
@@ -149,7 +150,7 @@ def test_a_command_line_answers_without_loading_torch(program: str) -> None:
 
 def test_make_lists_every_target_that_the_readme_names() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    named = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert {"demo", "test"} <= named
     for target in named:
         assert f"make {target} " in listed
