@@ -11,6 +11,7 @@ from auditor.attacks.inversion.bisr_gradient import BisrBackward
 from auditor.attacks.inversion.dlg import DeepLeakage
 from auditor.attacks.inversion.dsi import DualSidedStart
 from auditor.attacks.inversion.embedding_recovery import EmbeddingRecovery
+from auditor.attacks.inversion.exact_inverter import ExactInverter
 from auditor.attacks.inversion.generation_based import GenerationBased
 from auditor.attacks.inversion.label_inference import LabelDirection
 from auditor.attacks.inversion.label_norm import LabelNorm
@@ -25,12 +26,15 @@ from auditor.attacks.inversion.pidi import Pidi
 from auditor.attacks.inversion.pmi import PatchedModelInversion
 from auditor.attacks.inversion.replication import Replication
 from auditor.attacks.inversion.sip import Sip
+from auditor.attacks.inversion.sipit import SipIt
 from auditor.attacks.inversion.tag import TransformerGradient
 from auditor.attacks.inversion.tbs import TokenBasisSelection
 from auditor.attacks.inversion.temperature_softmax import TokenSelection
 from auditor.attacks.inversion.vmi import VanillaInversion
 
 INVERSIONS: tuple[Attack, ...] = (
+    ExactInverter(),
+    SipIt(),
     NearestVocabulary(),
     ActInv(),
     VanillaInversion(),

@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from splitwire.backbone import BackbonePart
 
-_KEPT_POSITIONS = 1 << 17  # most positions of repeated prefixes that are held at once
+_KEPT_POSITIONS = 1 << 14  # most positions of repeated prefixes that are held at once
 
 
 @dataclass

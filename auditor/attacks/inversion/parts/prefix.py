@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from auditor.attacks.inversion.parts.cached_prefix import Prefix
-from auditor.attacks.inversion.parts.completion import public_tail
+from auditor.attacks.inversion.parts.language_prefix import LanguagePrefix
 from auditor.public_model import PublicModel
 from splitwire.backbone import HeadModel
 
@@ -33,12 +33,9 @@ class NextToken:
     """The public middle and tail over the rows of one growing prefix."""
 
     def __init__(self, model: PublicModel, device: torch.device | str) -> None:
-        self._tail = public_tail(model, str(device))
-        self._middle, self._after = Prefix(model.middle.to(device)), Prefix(self._tail)
+        self._language = LanguagePrefix.of(model, str(device))
 
-    @torch.no_grad()
     def scores(self, row_H: torch.Tensor) -> torch.Tensor:
         """Logits [V] of the token after the next row of the prefix."""
-        hidden_BTH, self._middle = self._middle.extend(row_H[None, None])
-        normed_BTH, self._after = self._after.extend(hidden_BTH)
-        return self._tail.logits(normed_BTH[0, 0]).float()
+        logits_BV, self._language = self._language.extend(row_H[None, None])
+        return logits_BV[0]

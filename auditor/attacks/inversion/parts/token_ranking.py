@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from auditor.attacks.inversion.parts.gaussian_inverse import GaussianInverse
@@ -22,6 +23,7 @@ from auditor.attacks.inversion.parts.wire_distance import WireRows
 from auditor.capture import Integers
 
 _PIECE_TOKENS = 64
+_UNSEEN = 0.5  # times that a token is taken to have been seen beyond its count
 _FIRST_SHRINK = 1e-2  # single tokens are few and their rows nearly alike
 
 
@@ -32,6 +34,8 @@ class RankingMoments:
     table: torch.Tensor
     first: GaussianInverse
     later: GaussianInverse
+    log_frequency: torch.Tensor
+    """Of every token [V] in the public text, smoothed."""
     pieces: torch.Tensor
     """Public pieces as they are, with nothing replaced."""
 
@@ -60,7 +64,11 @@ class RankingMoments:
         single = torch.cat([drawn, torch.randint(len(head.table), (num_single - len(drawn),), generator=generator)])
         single = single.to(head.device)
         first = GaussianInverse.fit(rows_of_pieces(head, single[:, None])[:, 0], head.table[single], _FIRST_SHRINK)
-        return cls(head.table, first, later, pieces_NT.to(head.device))
+        counts_V = (
+            torch.bincount(torch.from_numpy(np.concatenate(list(auxiliary))), minlength=len(head.table)) + _UNSEEN
+        )
+        log_frequency_V = (counts_V / counts_V.sum()).log().float().to(head.device)
+        return cls(head.table, first, later, log_frequency_V, pieces_NT.to(head.device))
 
     def ranking(self, rows: WireRows, noise_H: torch.Tensor) -> TokenRanking:
         """For a wire whose rows look like these, with noise of this variance."""
@@ -68,6 +76,7 @@ class RankingMoments:
         variance_H = noise_H + rounding_H
         return TokenRanking(
             self.table,
+            self.log_frequency,
             _Ranker.of(self.first, self.table, rows.known[:1], variance_H),
             _Ranker.of(self.later, self.table, rows.known[1:] if len(rows) > 1 else rows.known, variance_H),
         )
@@ -75,9 +84,10 @@ class RankingMoments:
 
 @dataclass(frozen=True, eq=False)
 class TokenRanking:
-    """Log-likelihood of every token, up to a constant a position."""
+    """Log-probability of every token, up to a constant a position: of its row, times how frequent it is."""
 
     table: torch.Tensor
+    log_frequency: torch.Tensor
     first: _Ranker
     later: _Ranker
 
@@ -85,14 +95,19 @@ class TokenRanking:
         """Scores [T, V] of all tokens at all positions."""
         first = self.first.scores(self.first.expected(rows.rows[:1], rows.known[:1]))
         if len(rows) == 1:
-            return first
-        return torch.cat([first, self.later.scores(self.later.expected(rows.rows[1:], rows.known[1:]))])
+            return first + self.log_frequency
+        later = self.later.scores(self.later.expected(rows.rows[1:], rows.known[1:]))
+        return torch.cat([first, later]) + self.log_frequency
 
     def moved(self, rows: WireRows, position: int, token: int, row_H: torch.Tensor) -> torch.Tensor:
         """Scores [V] given that this token, after the true prefix, has this row: what the context did is then known."""
         ranker = self.later if position else self.first
         step_E = ranker.change(rows.rows[position] - row_H, rows.known[position])
         return ranker.scores((self.table[token] + step_E)[None])[0]
+
+    def like(self, tokens_K: torch.Tensor) -> torch.Tensor:
+        """Scores [K, V] of all tokens where these were expected."""
+        return self.later.scores(self.table[tokens_K])
 
 
 @dataclass(frozen=True, eq=False)

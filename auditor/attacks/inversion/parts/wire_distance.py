@@ -49,17 +49,14 @@ class WireRows:
         """Mean square that float32 alone leaves at each row, [T]."""
         return (_RELATIVE_FLOOR * self.rows).square().mean(-1)
 
-    def mean_squares(self, position: slice, candidates: torch.Tensor, weights_H: torch.Tensor) -> torch.Tensor:
-        """Weighted mean squares [n, ...] of what candidates [n, ..., H] differ from the n rows at these positions."""
-        shape = (-1, *([1] * (candidates.ndim - 2)), candidates.shape[-1])
-        rows, steps = self.rows[position].reshape(shape), self.half_steps[position].reshape(shape)
-        known = self.known[position].reshape(shape)
-        beyond = ((candidates - rows).abs() - steps).clamp(min=0) * known
-        return (beyond.square() * weights_H).sum(-1) / known.sum(-1).clamp(min=1)
+    def mean_squares(self, positions: slice, rows: torch.Tensor) -> torch.Tensor:
+        """Mean squares [n, K] of what K rows of the model [n, K, H] differ, at n positions."""
+        part = WireRows(*(each[positions].unsqueeze(1) for each in (self.rows, self.half_steps, self.known)))
+        return part.residuals(rows).square().sum(-1) / part.num_known
 
-    def residuals(self, rows_TH: torch.Tensor) -> torch.Tensor:
-        """What rows of the model differ beyond the grid, [T, H]; 0 where an entry is not compared."""
-        return ((rows_TH - self.rows).abs() - self.half_steps).clamp(min=0) * self.known
+    def residuals(self, rows: torch.Tensor) -> torch.Tensor:
+        """What rows of the model [T, H] differ beyond the grid; 0 where an entry is not compared."""
+        return ((rows - self.rows).abs() - self.half_steps).clamp(min=0) * self.known
 
 
 def crossed(rows_NH: torch.Tensor, wire_dtype: str, share_known: float) -> torch.Tensor:
@@ -81,5 +78,5 @@ def _half_steps(rows_TH: torch.Tensor, wire_dtype: str) -> torch.Tensor:
     if wire_dtype in _HALF_DTYPES:
         relative = torch.finfo(_HALF_DTYPES[wire_dtype]).eps
         _, exponents = torch.frexp(rows_TH)
-        return _SLACK * torch.ldexp(torch.tensor(relative / 4), exponents)
+        return _SLACK * torch.ldexp(torch.full_like(rows_TH, relative / 4), exponents)
     return torch.zeros_like(rows_TH)
