@@ -26,6 +26,7 @@ from deploy.compose_test.engine import ComposeTestError, Project, engine
 from deploy.compose_test.preparation import fill_models, prepare
 from deploy.compose_test.prometheus import Prometheus
 
+SERVED = ("ucn", "tap", "watch", "prometheus")
 PROFILES = ("tln", "ucn", "observability")
 SERIES = (
     'up{job="ucn"} == 1',
@@ -92,7 +93,8 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
         _say("Grafana is left out: no registry serves its image here")
     environment = prepare(out)
     port = int(environment["PROMETHEUS_PORT"])
-    project = Project("splitwire-test", PROFILES, environment, without=() if has_grafana else ("grafana",))
+    services = (*SERVED, "tln", *(("grafana",) if has_grafana else ()))
+    project = Project("splitwire-test", PROFILES, environment, services)
     project.down()
     if build:
         project.compose("build", quiet=False)
@@ -102,7 +104,7 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
         project.up()
         _run(project, Prometheus(port), limits)
     except BaseException:
-        for service in project.services():
+        for service in project.services:
             _say(f"--- {service}\n{project.logs(service)}")
         raise
     finally:
@@ -115,8 +117,9 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
 
 
 def _run(project: Project, prometheus: Prometheus, limits: Limits) -> None:
-    waiting = {"ucn", "tap", "watch", "prometheus", *(() if "grafana" in project.without else ("grafana",))}
-    for service in sorted(waiting):
+    for service in project.services:
+        if service == "tln":  # it is, once it prepared; what it does is looked at below
+            continue
         _until(f"{service} is healthy", limits.start, lambda name=service: _is_healthy(project, name))  # type: ignore[misc]
     for query in SERIES:
         _until(f"Prometheus has {query}", limits.train, lambda asked=query: bool(prometheus.samples(asked)))  # type: ignore[misc]

@@ -50,8 +50,8 @@ class Project:
     name: str
     profiles: tuple[str, ...]
     environment: Mapping[str, str]
-    without: tuple[str, ...] = ()
-    """Services that are left out: their images could not be had."""
+    services: tuple[str, ...] = ()
+    """Those to start: docker-compose 1.29 names all of a file, whatever the profile."""
 
     def compose(self, *words: str, check: bool = True, quiet: bool = True) -> subprocess.CompletedProcess[str]:
         """One compose command over the project's profiles."""
@@ -60,14 +60,8 @@ class Project:
         return _run([*command, *words], check=check, quiet=quiet, environment=self.environment)
 
     def up(self) -> None:
-        """Starts every service in the background."""
-        self.compose(
-            "up", "--detach", "--no-build", *[service for service in self.services() if service not in self.without]
-        )
-
-    def services(self) -> list[str]:
-        """Names of the services of the profiles."""
-        return self.compose("config", "--services").stdout.split()
+        """Starts the services in the background."""
+        self.compose("up", "--detach", "--no-build", *self.services)
 
     def state(self, service: str) -> Mapping[str, Any]:
         """What the engine says of the service's container; empty when there is none."""

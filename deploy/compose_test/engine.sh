@@ -81,7 +81,6 @@ stand_in() {
   docker build --quiet --network host --tag "$prometheus_image" - >/dev/null <<EOF
 FROM $base_image
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus && rm -rf /var/lib/apt/lists/*
-RUN install -d -o nobody -g nogroup /prometheus
 USER nobody
 ENTRYPOINT ["prometheus"]
 EOF

@@ -34,6 +34,7 @@ def prepare(out: Path) -> dict[str, str]:
         subprocess.run(program(command), check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own programs
     for name in ("ca.pem", "cert.pem"):
         shutil.copy2(out / "signed" / name, ucn / name)
+    (out / "series").mkdir()
     (out / "grafana.password").write_text(os.urandom(12).hex())
     (out / "tln.toml").write_text(_merged_settings())
     user = os.getuid() or IMAGE_USER
@@ -51,6 +52,7 @@ def prepare(out: Path) -> dict[str, str]:
         "UCN_KEYS": str(ucn),
         "AUDIT_KEYS": str(out / "audit"),
         "GRAFANA_PASSWORD_FILE": str(out / "grafana.password"),
+        "PROMETHEUS_DATA": str(out / "series"),
         "TLN_CONFIG": str(out / "tln.toml"),
         "TEXTS": str(ROOT / "deploy" / "demo" / "data"),
         "COMPOSE_HTTP_TIMEOUT": "300",

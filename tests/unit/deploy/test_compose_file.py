@@ -86,7 +86,7 @@ def test_keys_are_mounted_read_only_and_where_they_belong() -> None:
     holders: dict[str, set[str]] = {}
     for name, service in SERVICES.items():
         for volume in service.get("volumes", []):
-            if isinstance(volume, dict):
+            if isinstance(volume, dict) and "PROMETHEUS_DATA" not in volume["source"]:
                 assert volume["read_only"] is True, (name, volume)
                 holders.setdefault(VARIABLE.sub(r"\1", volume["source"]), set()).add(name)
     assert holders["AUDIT_KEYS}/audit.key"] == {"watch"}
