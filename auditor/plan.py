@@ -255,6 +255,7 @@ class Plan:
         "membership",
         "frame_matching",
         "nearest_vocabulary",
+        "mc",
     )
     """Attacks that run."""
     families: tuple[str, ...] = (

@@ -14,6 +14,7 @@ from auditor.calibration.history import HistoryInstrument
 from auditor.calibration.linkage import LinkageInstrument
 from auditor.calibration.metadata import MetadataInstrument
 from auditor.calibration.patterns import PartitionRowsInstrument
+from auditor.calibration.prompt import PromptInstrument
 from auditor.calibration.reaction import ReactionInstrument
 from auditor.calibration.response import ResponseInstrument
 from auditor.calibration.state import FrameMembershipInstrument, MembershipInstrument, TrajectoryInstrument
@@ -34,6 +35,8 @@ INSTRUMENTS: dict[Question, InstrumentMaker] = {
     "frame_membership": FrameMembershipInstrument,
     "metadata": MetadataInstrument,
     "reaction": ReactionInstrument,
+    "prompt": PromptInstrument,
+    "training_text": PromptInstrument,
 }
 
 __all__ = ["INSTRUMENTS", "Dose", "Instrument", "InstrumentMaker", "Reading"]

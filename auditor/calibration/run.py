@@ -61,7 +61,7 @@ def run_calibration(
     store.begin({"plan_hash": plan.hash, "versions": versions, **digests})
     with opened_material(evidence, plan, progress) as opened:
         material = opened.material
-        if not len(material.capture.items):
+        if not len(material.capture.items) and not material.capture.num_skipped:
             remedy = "give bundles with their truth.sealed"
             raise BundleError("no frame of these bundles joins the truth", remedy=remedy)
         found = list(_calibrate_all(material, plan, store, progress))

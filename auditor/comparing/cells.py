@@ -11,7 +11,7 @@ from auditor.attacks.inversion.parameters import parameters_of
 from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
-from auditor.scorers.prompt import Inversion, invert, pairs_of, told_numbers
+from auditor.scorers.inverting import Captured, Inversion, capture_texts
 from auditor.text_metrics.intervals import Metric
 from auditor.text_metrics.report import Pair, decoded, measure
 from auditor.views.base import NotMeasurableError
@@ -57,8 +57,9 @@ def attack_cell(
 ) -> Cell | Failure:
     """Runs one attack. What goes wrong in one is told and leaves the others alone."""
     try:
-        inversion = invert(ATTACKS[name], material, family, plan, progress)
-        return _cell(inversion, family, bundle, plan, show)
+        captured = capture_texts(ATTACKS[name], material, family, plan)
+        inversion = captured.attacked(captured.view, plan, progress)
+        return _cell(captured, inversion, bundle, plan, show)
     except NotMeasurableError as error:
         return Failure(name, family, bundle, str(error))
     except SplitwireError as error:
@@ -68,16 +69,15 @@ def attack_cell(
         return Failure(name, family, bundle, f"the attack ended with {type(error).__name__}")
 
 
-def _cell(inversion: Inversion, family: str, bundle: str, plan: Plan, show: ShowText | None) -> Cell:
-    pairs = pairs_of(inversion.recovered, inversion.key.texts, family, training=inversion.is_training)
-    tokenizer = load_tokenizer(inversion.view.model.settings)
+def _cell(captured: Captured, inversion: Inversion, bundle: str, plan: Plan, show: ShowText | None) -> Cell:
+    pairs, tokenizer = inversion.pairs, load_tokenizer(captured.view.model.settings)
     if show is not None:
         _show(pairs, tokenizer, show)
     recovered = inversion.recovered
     fits = [guess.details.get("fit_seconds") for guess in recovered]
     return Cell(
-        attack=inversion.attack.name,
-        family=family,
+        attack=captured.attack.name,
+        family=captured.view.family,
         bundle=bundle,
         num_texts=len(pairs),
         num_positions=sum(int((pair.true >= 0).sum()) for pair in pairs),
@@ -85,9 +85,9 @@ def _cell(inversion: Inversion, family: str, bundle: str, plan: Plan, show: Show
         seconds_a_text=sum(guess.seconds for guess in recovered) / len(recovered),
         fit_seconds=sum(float(value) for value in fits if isinstance(value, int | float)),
         metrics=tuple(measure(pairs, tokenizer, plan)),
-        parameters=", ".join(f"{name} {value}" for name, value in parameters_of(inversion.attack).items()),
-        told=told_numbers(recovered),
-        problems=inversion.key.problems,
+        parameters=", ".join(f"{name} {value}" for name, value in parameters_of(captured.attack).items()),
+        told=inversion.told_numbers(),
+        problems=captured.key.problems,
     )
 
 

@@ -19,7 +19,7 @@ from auditor.capture import Integers
 from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
 from auditor.views.prompt_capture import PromptKey
-from auditor.views.text_keys import TextKey
+from auditor.views.text_keys import UNKNOWN, TextKey
 
 NUM_TEXTS = 8
 WHAT = "rows that the public model gives for public texts"
@@ -30,7 +30,7 @@ def naked_view(view: PromptView, key: PromptKey, *, training: bool) -> tuple[Pro
     lengths = [len(text.forward) for text in view.texts]
     cut = list(itertools.islice(_segments(key.public.held_out, lengths), NUM_TEXTS))
     model, half = view.model, not training
-    texts = [_captured(model, tokens, training=training) for tokens in cut]
+    texts = [naked_text(model, tokens, training=training) for tokens in cut]
     keys = [
         TextKey(tokens, str(number), max(1, len(tokens) // 2) if half else len(tokens) - 1)
         for number, tokens in enumerate(cut)
@@ -55,7 +55,7 @@ def _segments(pieces: Sequence[Integers], lengths: Sequence[int]) -> Iterator[In
             start += length
 
 
-def _captured(model: PublicModel, tokens: Integers, *, training: bool) -> CapturedText:
+def naked_text(model: PublicModel, tokens: Integers, *, training: bool) -> CapturedText:
     """What would cross of a text [T + 1] whose last token follows it."""
     num_prompt = max(1, len(tokens) // 2)
     forward = _forward(model, tokens[:-1])
@@ -66,7 +66,9 @@ def _captured(model: PublicModel, tokens: Integers, *, training: bool) -> Captur
     rows = _placed(forward, model).requires_grad_()
     middle = model.middle(rows)
     logits = model.tail.logits(model.tail(middle.to(model.tail.device))).float()
-    loss = torch.nn.functional.cross_entropy(logits[0], torch.from_numpy(tokens[1:]).to(logits.device))
+    loss = torch.nn.functional.cross_entropy(
+        logits[0], torch.from_numpy(tokens[1:]).to(logits.device), ignore_index=UNKNOWN
+    )
     gradients = torch.autograd.grad(loss, (middle, rows))
     returned, gradient, inputs = (values.detach()[0].float().cpu() for values in (middle, *gradients))
     return CapturedText(forward, returned, gradient, inputs, len(tokens) - 1)

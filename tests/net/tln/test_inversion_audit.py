@@ -24,6 +24,7 @@ from auditor.comparing.run import Comparison
 from auditor.evidence import open_evidence
 from auditor.opening import opened_material
 from auditor.plan import InversionSettings, Plan, ResponseSettings, StatisticsSettings
+from auditor.plan_file import render_plan
 from auditor.progress import Progress, silent
 from auditor.report.junit import render_junit
 from auditor.report.page import render_page
@@ -51,7 +52,7 @@ PLAN = Plan(
     families=(FORWARD_ONLY,),
     scope=(FORWARD_ONLY,),
     statistics=StatisticsSettings(repetitions=500),
-    inversion=InversionSettings(max_texts=40, max_positions=8),
+    inversion=InversionSettings(max_texts=40, max_positions=4),
 )
 WHOLE = replace(PLAN, inversion=InversionSettings(max_texts=40))
 
@@ -189,7 +190,7 @@ def test_an_undefended_generation_fails(recorded: Recorded) -> None:
     (result,) = report["results"]
     (check,) = result["checks"]
     assert check["state"] == "fail"
-    assert check["counts"]["k"] == check["counts"]["n"] == 8 * result["num_frames"]
+    assert check["counts"]["k"] == check["counts"]["n"] == 4 * result["num_frames"]
     assert result["controls"][0]["found"]
     assert result["twin"]["upper_pp"] < 0
     assert result["num_documents"] == 22
@@ -218,8 +219,7 @@ def test_rows_of_a_shuffled_generation_give_no_false_alarm(recorded: Recorded, m
 
 
 def _shuffled(forward: torch.Tensor, *rest: Any) -> CapturedText:
-    order = torch.randperm(len(forward), generator=torch.Generator().manual_seed(len(forward)))
-    return CapturedText(forward[order], *rest)
+    return CapturedText(forward.roll(1, dims=0), *rest)
 
 
 def test_the_default_plan_measures_a_generation(recorded: Recorded) -> None:
@@ -268,9 +268,13 @@ def test_a_comparison_goes_on_where_it_stopped(recorded: Recorded, tmp_path: Pat
 
 def test_the_command_tells_what_could_not_be_had(recorded: Recorded, tmp_path: Path) -> None:
     """An attack about training does not apply to a generation; names that are no inversion attack are refused."""
+    (tmp_path / "plan.toml").write_text(render_plan(PLAN))
     given = [str(recorded.bundle), "--key", str(recorded.key), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, ["compare", "--attacks", "exhaustive", "--plan", "quick", *given])
-    assert result.exit_code == 0, result.output
+    given += ["--plan", str(tmp_path / "plan.toml")]
+    result = CliRunner().invoke(app, ["compare", "--attacks", "exhaustive,label_norm", "--show-texts", *given])
+    assert result.exit_code == 1, result.output
+    assert "recovered  0: M" in result.stdout
+    assert "label_norm on gradient_only of bundle: nothing was trained" in result.stderr
     refused = CliRunner().invoke(app, ["compare", "--attacks", "row_norm", *given])
     assert isinstance(refused.exception, SettingsError)
     assert "no inversion attack" in str(refused.exception)
