@@ -1,4 +1,4 @@
-"""How many bytes of key-value cache the sessions may hold: booked before the stack allocates any.
+"""How many bytes of key-value cache a session holds: booked before the stack allocates any.
 
 The stack says what its caches will take; the ledger remembers each cache's share, so that a release gives back
 exactly that. Sequences and positions of a cache are the stack's own check.
@@ -9,26 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from splitwire.errors import LimitError
+from ucn.admission import CacheBudget
 
 _MIB = 1 << 20
-
-
-class CacheBudget:
-    """Bytes of all sessions' caches on this node."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.used_bytes = 0
-
-    def change(self, difference: int) -> None:
-        """Books `difference` more bytes, or fewer; LimitError when the node has no room."""
-        after = self.used_bytes + difference
-        if difference > 0 and after > self._max_bytes:
-            raise LimitError(
-                f"the caches of this node would take {after / _MIB:.1f} MiB of {self._max_bytes / _MIB:.1f} MiB",
-                remedy="try again later, release caches, or raise limits.max_total_cache_bytes of the untrusted node",
-            )
-        self.used_bytes = after
 
 
 @dataclass(frozen=True)
@@ -40,10 +23,11 @@ class CacheUse:
 
 
 class SessionCaches:
-    """The caches of one session."""
+    """The caches of one session of the peer `owner`."""
 
-    def __init__(self, budget: CacheBudget, max_bytes: int) -> None:
+    def __init__(self, budget: CacheBudget, max_bytes: int, owner: str = "") -> None:
         self._budget = budget
+        self._owner = owner
         self._max_bytes = max_bytes
         self._caches: dict[int, CacheUse] = {}
 
@@ -52,8 +36,19 @@ class SessionCaches:
         """Bytes booked by the session."""
         return sum(use.num_bytes for use in self._caches.values())
 
+    def holds(self, cache_id: int) -> bool:
+        """Whether the cache has been started."""
+        return cache_id in self._caches
+
+    async def start(self, cache_id: int, num_sequences: int, total_bytes: int) -> None:
+        """Books a new cache, after which the session's caches hold `total_bytes`, if need be after a wait for room."""
+        use = CacheUse(num_sequences, max(total_bytes - self.num_bytes, 0))
+        self._check_own(use.num_bytes)
+        await self._budget.start(self._owner, use.num_bytes)
+        self._caches[cache_id] = use
+
     def extend(self, cache_id: int, num_sequences: int, total_bytes: int) -> CacheUse | None:
-        """Books a cache's growth, after which the session's caches hold `total_bytes`; returns what it held before."""
+        """Books a cache's growth, at once or not at all; returns what it held before."""
         others = self.num_bytes - self._bytes_of(cache_id)
         return self._book(cache_id, CacheUse(num_sequences, max(total_bytes - others, 0)))
 
@@ -70,7 +65,7 @@ class SessionCaches:
         self._caches.pop(cache_id, None)
         if before is not None:
             self._caches[cache_id] = before
-        self._budget.used_bytes += self._bytes_of(cache_id) - now
+        self._budget.book(self._owner, self._bytes_of(cache_id) - now)
 
     def release(self, cache_id: int) -> None:
         """Gives a cache's bytes back."""
@@ -84,15 +79,21 @@ class SessionCaches:
     def _book(self, cache_id: int, use: CacheUse) -> CacheUse | None:
         before = self._caches.get(cache_id)
         difference = use.num_bytes - self._bytes_of(cache_id)
-        after = self.num_bytes + difference
-        if difference > 0 and after > self._max_bytes:
+        if difference > 0:
+            self._check_own(difference)
+            self._budget.grow(self._owner, difference)
+        else:
+            self._budget.book(self._owner, difference)
+        self._caches[cache_id] = use
+        return before
+
+    def _check_own(self, num_more: int) -> None:
+        after = self.num_bytes + num_more
+        if after > self._max_bytes:
             raise LimitError(
                 f"the caches of the session would take {after / _MIB:.1f} MiB of {self._max_bytes / _MIB:.1f} MiB",
                 remedy="release caches, use fewer or shorter sequences, or raise the node's limits.max_cache_bytes",
             )
-        self._budget.change(difference)
-        self._caches[cache_id] = use
-        return before
 
     def _bytes_of(self, cache_id: int) -> int:
         use = self._caches.get(cache_id)

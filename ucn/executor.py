@@ -7,8 +7,9 @@ been queued runs to its end even when its stream is gone: the answer is kept for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ class DeviceExecutor:
     def __init__(self, device: str, threads: int = 0) -> None:
         self.device = torch.device(device)
         self._depth = 0
+        self._depth_alone = 0
         self._pool = ThreadPoolExecutor(1, f"torch-{device}", initializer=_prepare_thread, initargs=(threads,))
 
     @property
@@ -30,14 +32,31 @@ class DeviceExecutor:
         """Pieces of work that wait or run."""
         return self._depth
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`, computed on the device's thread."""
+    @property
+    def depth_alone(self) -> int:
+        """Those of them that share their pass with nobody."""
+        return self._depth_alone
+
+    @contextlib.contextmanager
+    def counted(self, *, alone: bool) -> Iterator[None]:
+        """Counts one piece of work into the depth."""
         self._depth += 1
-        context = contextvars.copy_context()
+        self._depth_alone += alone
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, work)
+            yield
         finally:
             self._depth -= 1
+            self._depth_alone -= alone
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Queues `work` for the device's thread, without counting it."""
+        context = contextvars.copy_context()
+        return asyncio.get_running_loop().run_in_executor(self._pool, context.run, work)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work`, computed on the device's thread."""
+        with self.counted(alone=True):
+            return await self.submit(work)
 
     def shutdown(self) -> None:
         """Waits for the work that runs; drops what waits."""

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from splitwire.metrics import (
     RPC_HANDLED,
     STEP_SECONDS,
+    UCN_BATCH_SIZE,
     UCN_CACHE_BYTES,
+    UCN_CACHE_WAITING,
     UCN_DEVICE_MEMORY,
     UCN_QUEUE_DEPTH,
     UCN_SESSIONS_ACTIVE,
@@ -45,19 +47,30 @@ class UcnMetrics:
         self._handled = counter(RPC_HANDLED, self.registry)
         self._sessions = gauge(UCN_SESSIONS_ACTIVE, self.registry)
         self._queue = gauge(UCN_QUEUE_DEPTH, self.registry)
+        self._batch_size = histogram(UCN_BATCH_SIZE, self.registry)
         self._cache_bytes = gauge(UCN_CACHE_BYTES, self.registry)
+        self._cache_waiting = gauge(UCN_CACHE_WAITING, self.registry)
         memory = gauge(UCN_DEVICE_MEMORY, self.registry)
         for kind, read in _MEMORY.items():
             memory.labels(kind).set_function(read)
         follow_certificate(tls, self.registry)
 
     def watch(
-        self, sessions: Callable[[], float], queue: Callable[[], float], cache_bytes: Callable[[], float]
+        self,
+        sessions: Callable[[], float],
+        queue: Callable[[], float],
+        cache_bytes: Callable[[], float],
+        cache_waiting: Callable[[], float],
     ) -> None:
         """Where the gauges read their values, at each pull."""
+        self._cache_waiting.set_function(cache_waiting)
         self._cache_bytes.set_function(cache_bytes)
         self._sessions.set_function(sessions)
         self._queue.set_function(queue)
+
+    def count_batch(self, num_frames: int) -> None:
+        """Adds one pass over frames of so many sessions."""
+        self._batch_size.observe(num_frames)
 
     def count_bytes(self, hop: str, direction: Direction, num_bytes: int) -> None:
         """Adds one message."""

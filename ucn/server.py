@@ -63,6 +63,7 @@ class UcnServer:
             lambda: len(self.table),
             lambda: node.queue_depth,
             lambda: 0 if self._servicer is None else self._servicer.cache_bytes,
+            lambda: 0 if self._servicer is None else self._servicer.cache_waiting,
         )
 
     @property

@@ -20,7 +20,9 @@ from splitwire.settings import to_tree
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION, SERVICE, session_hash
 from ucn import call as calls
-from ucn.caches import CacheBudget, SessionCaches
+from ucn.admission import CacheBudget
+from ucn.batching import Batcher
+from ucn.caches import SessionCaches
 from ucn.checkpoints import CheckpointStore
 from ucn.handshake import check_request
 from ucn.intake import Intake, Request, parse
@@ -32,8 +34,9 @@ from ucn.sessions import SessionTable
 from ucn.settings import UcnSettings
 from ucn.snapshots import SessionSnapshots, SnapshotStore
 from ucn.stacks.base import Stack
-from ucn.steps import Terms
+from ucn.steps import Outcome, Terms
 from ucn.streams import StreamHandle
+from ucn.together import CachedFrame, compute_together
 
 _MAX_WIDTH = 1 << 16
 _ANSWERING_HOPS = {"FORWARD": "RETURN", "BACKWARD": "INPUT_GRADIENT", "CONTROL": "CONTROL"}
@@ -47,9 +50,12 @@ class StackServicer:
         self._node = node
         self._table = table
         self._metrics = metrics
-        self._cache_budget = CacheBudget(settings.limits.max_total_cache_bytes)
+        self._cache_budget = CacheBudget(
+            settings.limits.max_total_cache_bytes, settings.limits.max_cache_bytes_per_peer, settings.admission
+        )
         self._snapshots = SnapshotStore(settings.snapshots, to_tree(settings.model))
         self._checkpoints = CheckpointStore(settings.checkpoint_dir, settings.limits.max_checkpoints_per_peer)
+        self._batcher = Batcher(node.transformer_executor, settings.batching, self._compute_together)
         self._work: set[asyncio.Future[Any]] = set()
         self._limits = FrameLimits(settings.limits.max_frame_bytes, settings.limits.max_rows, _MAX_WIDTH)
 
@@ -61,6 +67,11 @@ class StackServicer:
     def cache_bytes(self) -> int:
         """Bytes that the caches of all sessions have booked."""
         return self._cache_budget.used_bytes
+
+    @property
+    def cache_waiting(self) -> int:
+        """Caches that wait for room to start."""
+        return self._cache_budget.num_waiting
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service for a grpc.aio server, without serializers: bytes in, bytes out."""
@@ -156,14 +167,20 @@ class StackServicer:
             terms=Terms.of(request, self._settings.limits.max_kept_rows),
             stack=stack,
             executor=executor,
-            caches=SessionCaches(self._cache_budget, self._settings.limits.max_cache_bytes),
+            caches=SessionCaches(self._cache_budget, self._settings.limits.max_cache_bytes, owner),
             replies=ReplyCache(self._settings.limits.max_reply_bytes),
             metrics=self._metrics,
             save=lambda label, stack: self._checkpoints.save(owner, label, stack.state()),
             drop=lambda label: self._checkpoints.drop(owner, label),
             resumed_digest=digest,
             snapshots=snapshots,
+            batcher=self._batcher,
         )
+
+    def _compute_together(self, frames: Sequence[CachedFrame]) -> Sequence[Outcome | Exception]:
+        """One pass. Runs on the device's thread."""
+        with self._metrics.step("forward"):
+            return compute_together(frames, self._node.transformer_executor.device, self._metrics.count_batch)
 
     def _open_stack(
         self, owner: str, request: stack_pb2.OpenSessionRequest, hashed: str

@@ -9,8 +9,8 @@ state unknown: the session then refuses everything but its end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from splitwire.errors import LimitError, PeerError, ReplayError, StateError
 from splitwire.logging import get_logger
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import session_hash
+from ucn.batching import Batcher
 from ucn.caches import SessionCaches
 from ucn.controls import nothing, plan_control
 from ucn.executor import DeviceExecutor
@@ -25,7 +26,7 @@ from ucn.intake import ControlRequest, Request, TensorRequest
 from ucn.metrics import UcnMetrics
 from ucn.replies import ReplyCache
 from ucn.snapshots import SessionSnapshots
-from ucn.stacks.base import ForwardCall, Stack
+from ucn.stacks.base import ForwardCall, SharedStack, Stack
 from ucn.steps import (
     Outcome,
     Terms,
@@ -35,6 +36,7 @@ from ucn.steps import (
     compute_forward,
     forward_call,
 )
+from ucn.together import CachedFrame, pieces
 
 _log = get_logger("ucn")
 
@@ -59,6 +61,7 @@ class Session:
         drop: Callable[[str], None],
         resumed_digest: str = "",
         snapshots: SessionSnapshots | None = None,
+        batcher: Batcher[CachedFrame, Outcome] | None = None,
     ) -> None:
         self.session_id = session_id
         self.hash = session_hash(session_id)
@@ -75,9 +78,13 @@ class Session:
         self._save = save
         self._drop = drop
         self._snapshots = snapshots
+        self._batcher = batcher
+        self._shared = stack if isinstance(stack, SharedStack) else None
         self._lock = asyncio.Lock()
         self._failed_step = 0
         self._is_closed = False
+        self._is_ending = False
+        self._starting: asyncio.Future[None] | None = None
 
     async def settle(self) -> int:
         """Waits for the request that runs, if any; the last step that was applied."""
@@ -96,7 +103,13 @@ class Session:
             return messages
 
     async def close(self) -> None:
-        """Frees what the session holds, after the request that runs. Calling it again does nothing."""
+        """Frees what the session holds, after the request that runs; one that waits for room is refused.
+
+        Calling it again does nothing.
+        """
+        self._is_ending = True
+        if self._starting is not None:
+            self._starting.cancel()
         async with self._lock:
             if self._is_closed:
                 return
@@ -131,12 +144,16 @@ class Session:
         call = forward_call(header, self.terms)
         is_training = call.mode == "train"
         num_rows = check_kept_rows(header, self.terms, sum(self.kept_rows.values())) if is_training else 0
-        undo = self._book_cache(header, call)
+        undo = await self._book_cache(header, call)
+        frame = self._shared_frame(request, call)
+        if frame is not None:
+            outcome = await self._guarded("forward", header.step, self._run_shared(frame), undo)
+        else:
 
-        def work() -> Outcome:
-            return compute_forward(self.stack, request, call, self.terms, self._executor.device)
+            def work() -> Outcome:
+                return compute_forward(self.stack, request, call, self.terms, self._executor.device)
 
-        outcome = await self._run("forward", header.step, work, undo)
+            outcome = await self._run("forward", header.step, work, undo)
         self.last_step = header.step
         if is_training and outcome.error is None:
             self.kept_rows[header.step] = num_rows
@@ -174,15 +191,35 @@ class Session:
         answer = stack_pb2.ControlResult(step=control.step, **result)
         return (stack_pb2.ExchangeResponse(control_result=answer).SerializeToString(),)
 
+    def _shared_frame(self, request: TensorRequest, call: ForwardCall) -> CachedFrame | None:
+        """The frame as others may share its layers; None for what runs alone and whole."""
+        layers = self._shared.shared_layers if self._shared is not None and call.mode == "cached" else None
+        if self._batcher is None or self._shared is None or layers is None:
+            return None
+        return CachedFrame(self.stack, self._shared, layers, request, call, self.terms)
+
+    async def _run_shared(self, frame: CachedFrame) -> Outcome:
+        """A short frame with those of other sessions, a long one in pieces, between which others have their turn."""
+        batcher = cast("Batcher[CachedFrame, Outcome]", self._batcher)
+        shape = frame.request.frame.header.shape
+        if batcher.takes(shape[0] * shape[1]):
+            return await batcher.run(frame, self.session_id, shape[0] * shape[1])
+        steps = pieces(frame, batcher.prefill_positions, self._executor.device)
+        while (outcome := await self._executor.run(lambda: self._timed("forward", lambda: next(steps)))) is None:
+            pass
+        return outcome
+
     async def _run(self, phase: str, step: int, work: Callable[[], T], undo: Callable[[], object] = nothing) -> T:
-        """Runs `work` on the device's thread. A PeerError means that the stack refused and nothing changed."""
+        return await self._guarded(phase, step, self._executor.run(lambda: self._timed(phase, work)), undo)
 
-        def timed() -> T:
-            with self._metrics.step(phase):
-                return work()
+    def _timed(self, phase: str, work: Callable[[], T]) -> T:
+        with self._metrics.step(phase):
+            return work()
 
+    async def _guarded(self, phase: str, step: int, work: Awaitable[T], undo: Callable[[], object]) -> T:
+        """The result of work on the device's thread. A PeerError means that the stack refused and nothing changed."""
         try:
-            return await self._executor.run(timed)
+            return await work
         except PeerError:
             undo()
             raise
@@ -197,13 +234,27 @@ class Session:
             _log.error("session_failed", session=self.hash, step=step, phase=phase, error=type(error).__name__)
             raise
 
-    def _book_cache(self, header: stack_pb2.FrameHeader, call: ForwardCall) -> Callable[[], None]:
-        """Reserves the cache that a CACHED frame will need; returns how to take that back."""
+    async def _book_cache(self, header: stack_pb2.FrameHeader, call: ForwardCall) -> Callable[[], None]:
+        """Reserves the cache that a CACHED frame will need, if need be after a wait; returns how to take that back."""
         if call.mode != "cached":
             return nothing
         total_bytes = self.stack.cache_bytes_for(call, tuple(header.shape))
-        before = self.caches.extend(call.cache_id, header.shape[0], total_bytes)
-        return lambda: self.caches.restore(call.cache_id, before)
+        if self.caches.holds(call.cache_id):
+            before = self.caches.extend(call.cache_id, header.shape[0], total_bytes)
+            return lambda: self.caches.restore(call.cache_id, before)
+        await self._start_cache(call.cache_id, header.shape[0], total_bytes)
+        return lambda: self.caches.release(call.cache_id)
+
+    async def _start_cache(self, cache_id: int, num_sequences: int, total_bytes: int) -> None:
+        self._starting = asyncio.ensure_future(self.caches.start(cache_id, num_sequences, total_bytes))
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            if not self._is_ending:
+                raise
+            raise StateError(f"session {self.hash} is closed", remedy="open a new session") from None
+        finally:
+            self._starting = None
 
     def _check_usable(self) -> None:
         if self._is_closed:

@@ -41,6 +41,8 @@ class LimitSettings:
     """Key-value caches of one session, all together."""
     max_total_cache_bytes: _Count = 8 << 30
     """Key-value caches of all sessions."""
+    max_cache_bytes_per_peer: _Count = 8 << 30
+    """Key-value caches of all sessions of one peer, by its certificate's name."""
     max_kept_steps: _Count = 16
     """TRAIN steps of a session whose BACKWARD has not come yet; each keeps its graph."""
     max_kept_rows: _Count = 1 << 15
@@ -51,6 +53,32 @@ class LimitSettings:
     """Answers a session keeps beside the last one, for requests that come again after a broken stream."""
     max_checkpoints_per_peer: _Count = 8
     """Checkpoints that one peer may keep on disk."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How decode steps of inference sessions over the same layers become one pass; see docs/design/batching.md."""
+
+    max_rows: _Count = 64
+    """Rows of all frames of one pass; a CACHED frame of more rows runs alone, and 1 runs every frame alone."""
+    wait_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """A pass waits this fraction of the last one's time for sessions that were answered a moment ago; 0 never waits."""
+    prefill_positions: _Count = 512
+    """Positions of one piece of a long CACHED frame; between two pieces other sessions have their turn."""
+
+
+@dataclass(frozen=True)
+class AdmissionSettings:
+    """How a key-value cache starts when the node has no room for it; see docs/design/batching.md."""
+
+    max_waiting: Annotated[int, Field(ge=0)] = 64
+    """Caches that may wait for room, of all peers; 0 refuses at once."""
+    max_waiting_per_peer: Annotated[int, Field(ge=0)] = 16
+    """Caches of one peer that may wait."""
+    wait_seconds: _Seconds = 30.0
+    """How long a cache waits before it is refused; keep it below the trusted node's step timeout."""
+    start_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of limits.max_total_cache_bytes up to which caches start; the rest is for those that grow."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +142,8 @@ class UcnSettings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    batching: BatchSettings = field(default_factory=BatchSettings)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
 def check(settings: UcnSettings) -> None:

@@ -144,8 +144,8 @@ def compute_forward(
     stack: Stack, request: TensorRequest, call: ForwardCall, terms: Terms, device: torch.device
 ) -> Outcome:
     """Runs the stack on a FORWARD frame and serializes the RETURN frame."""
-    returned = stack.forward(_on_device(request, terms, device), call)
-    outcome = _encode(channels_pb2.HOP_RETURN, call.step, returned, terms)
+    returned = stack.forward(on_device(request, terms, device), call)
+    outcome = encode(channels_pb2.HOP_RETURN, call.step, returned, terms)
     if outcome.error is not None and call.mode == "train":
         stack.discard(call.step)
     return outcome
@@ -154,15 +154,17 @@ def compute_forward(
 def compute_backward(stack: Stack, request: TensorRequest, terms: Terms, device: torch.device) -> Outcome:
     """Runs the stack backwards on a BACKWARD frame and serializes the INPUT_GRADIENT frame."""
     step = request.frame.header.step
-    gradient = stack.backward(step, _on_device(request, terms, device))
-    return _encode(channels_pb2.HOP_INPUT_GRADIENT, step, gradient, terms)
+    gradient = stack.backward(step, on_device(request, terms, device))
+    return encode(channels_pb2.HOP_INPUT_GRADIENT, step, gradient, terms)
 
 
-def _on_device(request: TensorRequest, terms: Terms, device: torch.device) -> torch.Tensor:
+def on_device(request: TensorRequest, terms: Terms, device: torch.device) -> torch.Tensor:
+    """The frame's rows in the compute dtype."""
     return request.frame.tensor.to(device, torch_dtype(terms.compute_dtype))
 
 
-def _encode(hop: channels_pb2.Hop, step: int, tensor: torch.Tensor, terms: Terms) -> Outcome:
+def encode(hop: channels_pb2.Hop, step: int, tensor: torch.Tensor, terms: Terms) -> Outcome:
+    """The answering frame's messages, or why it cannot be sent."""
     header = stack_pb2.FrameHeader(hop=hop, step=step, dtype=terms.response_dtype)
     if terms.response_dtype != stack_pb2.WIRE_DTYPE_INT8_ROW:
         tensor = tensor.detach().to(torch_dtype(terms.response_dtype))  # so that an overflow is seen here

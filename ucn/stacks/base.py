@@ -11,11 +11,13 @@ B sequences or frames, T positions or rows, D width.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+
+from splitwire.backbone import MiddleModel, RaggedInput
 
 _COMMON_SEED = 20261130
 
@@ -65,6 +67,29 @@ def start_seed(*, common: bool) -> int:
     A common start is public and the same on every node, for nodes that are to answer alike.
     """
     return _COMMON_SEED if common else int.from_bytes(os.urandom(7), "big")
+
+
+@dataclass(frozen=True)
+class CachedStep:
+    """A CACHED call that passed every check. `finish` books the outcome of the layers and gives what is returned."""
+
+    given: RaggedInput
+    finish: Callable[[torch.Tensor], torch.Tensor]
+
+
+@runtime_checkable
+class SharedStack(Protocol):
+    """A stack whose CACHED calls can run over layers that other sessions use too, all in one pass."""
+
+    @property
+    def shared_layers(self) -> MiddleModel | None:
+        """The layers, None when this session's are its own or cannot run caches together."""
+
+    def begin_cached(self, rows: torch.Tensor, call: ForwardCall) -> CachedStep:
+        """What a pass over the shared layers needs. Refuses as `forward` does, and changes nothing."""
+
+    def forward_in_pieces(self, rows: torch.Tensor, call: ForwardCall, size: int) -> Iterator[torch.Tensor]:
+        """`forward` of a CACHED call, `size` positions at a time; checks all of it before the first."""
 
 
 class Stack(Protocol):

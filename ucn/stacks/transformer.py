@@ -14,16 +14,16 @@ B sequences, T new positions, H hidden width.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from splitwire.backbone import MiddleModel
+from splitwire.backbone import MiddleModel, RaggedInput, why_alone
 from splitwire.errors import FrameError, LimitError, StateError
 from splitwire.v1 import stack_pb2
 from ucn.stacks.adapters import frozen, full_copy, with_lora
-from ucn.stacks.base import ForwardCall, PaddingSide, StackLimits
+from ucn.stacks.base import CachedStep, ForwardCall, PaddingSide, StackLimits
 from ucn.stacks.caches import CacheEntry, CacheTable, none_if_full
 from ucn.stacks.training import TrainingStack
 
@@ -79,20 +79,57 @@ class TransformerStack(TrainingStack):
         self._model = self._base
         self._is_closed = True
 
+    @property
+    def shared_layers(self) -> MiddleModel | None:
+        """The base layers, unless this session computes with layers of its own."""
+        shares = self._model is self._base and not self._is_closed
+        return self._base if shares and not why_alone(self._base) else None
+
+    def begin_cached(self, rows: torch.Tensor, call: ForwardCall) -> CachedStep:
+        """The cache that the call continues, with its mask; nothing has changed until `finish`."""
+        self._check(rows, call)
+        return self._cached_step(*self._opened(rows, call), call)
+
+    def forward_in_pieces(self, rows: torch.Tensor, call: ForwardCall, size: int) -> Iterator[torch.Tensor]:
+        """Rows [B, size, H] after the layers, piece by piece; the last may be shorter."""
+        self._check(rows, call)
+        rows, entry, mask = self._opened(rows, call)
+        for piece in torch.split(rows, size, dim=1):
+            num_seen = entry.num_positions + piece.shape[1]
+            seen = None if mask is None else mask[:, :num_seen]
+            step = self._cached_step(piece, entry, seen, call)
+            yield self._run_cached(step, entry, call)
+
     def _forward_cached(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
+        rows, entry, mask = self._opened(rows, call)
+        return self._run_cached(self._cached_step(rows, entry, mask, call), entry, call)
+
+    def _opened(self, rows: torch.Tensor, call: ForwardCall) -> tuple[torch.Tensor, CacheEntry, torch.Tensor | None]:
+        """Rows on the device, the cache that they continue, and the mask of all its positions and theirs."""
         entry = self._caches.open(call, rows.shape)
         self._check_positions(call, entry.num_positions + rows.shape[1])
         mask = entry.mask_with(padding_mask(call.row_lengths, call.padding_side, rows.shape), rows.shape[1])
         self._caches.check_mask(call, mask)
+        return rows.to(device=self._device, dtype=self._dtype), entry, mask
+
+    def _cached_step(
+        self, rows: torch.Tensor, entry: CacheEntry, mask: torch.Tensor | None, call: ForwardCall
+    ) -> CachedStep:
+        def finish(output: torch.Tensor) -> torch.Tensor:
+            self._caches.keep(call.cache_id, entry, mask, rows.shape[1])
+            return output.to(self._dtype)
+
+        return CachedStep(RaggedInput(rows, entry.cache, mask), finish)
+
+    def _run_cached(self, step: CachedStep, entry: CacheEntry, call: ForwardCall) -> torch.Tensor:
         try:
             with torch.no_grad():
-                output = self._run(rows, mask, entry)
+                output = self._run(step.given.rows, step.given.mask, entry)
         except Exception:
             # some layers have the new positions and some have not
             self._caches.lose(call.cache_id)
             raise
-        self._caches.keep(call.cache_id, entry, mask, rows.shape[1])
-        return output
+        return step.finish(output)
 
     def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, entry: CacheEntry | None = None) -> torch.Tensor:
         with self._autocast():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from splitwire.v1 import stack_pb2
-from ucn.settings import LimitSettings
+from ucn.settings import AdmissionSettings, LimitSettings
 
 TRAIN, CACHED = stack_pb2.COMPUTE_MODE_TRAIN, stack_pb2.COMPUTE_MODE_CACHED
 MAX_CACHE_BYTES = 1000
@@ -72,10 +72,11 @@ def test_a_cache_over_the_sessions_limit_is_refused_before_it_is_made(
 
 def test_caches_of_all_sessions_share_the_nodes_limit(start_server: Any, connect: Any, kit: Any) -> None:
     """A session that ends gives its bytes back to the others."""
-    client = connect(start_server(kit.node().build(), limits=LimitSettings(max_total_cache_bytes=MAX_CACHE_BYTES)))
+    limits, admission = LimitSettings(max_total_cache_bytes=MAX_CACHE_BYTES), AdmissionSettings(max_waiting=0)
+    client = connect(start_server(kit.node().build(), limits=limits, admission=admission))
     ids = [client.open(kit.request()).session_id for _ in range(2)]
     _fill(client.stream(ids[0]), 1, 1, kit, positions=8)
-    with pytest.raises(kit.refusal, match="caches of this node would take"):
+    with pytest.raises(kit.refusal, match="caches hold"):
         _fill(client.stream(ids[1]), 1, 1, kit, positions=3)
     client.close_session(ids[0])
     _fill(client.stream(ids[1]), 1, 1, kit, positions=3)
@@ -88,10 +89,10 @@ def test_a_real_cache_is_limited_and_survives_a_refusal(
     from splitwire.backbone import identity  # noqa: PLC0415 - brings transformers in
 
     model = identity(tiny_settings["model"])
-    client = connect(start_server(**tiny_settings, limits=LimitSettings(max_cache_bytes=20_000)))
+    client = connect(start_server(**tiny_settings, limits=LimitSettings(max_cache_bytes=30_000)))
     request = kit.request(model=model, mode=stack_pb2.SESSION_MODE_INFERENCE, trainable_scope=0)
     session_id = client.open(request).session_id
-    rows = torch.randn(1, 64, model.hidden_width, generator=torch.Generator().manual_seed(2))
+    rows = torch.randn(1, 80, model.hidden_width, generator=torch.Generator().manual_seed(2))
     cached = {"compute_mode": CACHED, "cache_id": 1}
     stream = client.stream(session_id)
     whole = stream.forward(1, rows[:, :5])

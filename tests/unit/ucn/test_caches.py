@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitwire.errors import LimitError
-from ucn.caches import CacheBudget, SessionCaches
+from ucn.admission import CacheBudget
+from ucn.caches import SessionCaches
 
 
 def test_a_release_gives_back_exactly_what_the_cache_took() -> None:

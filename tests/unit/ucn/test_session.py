@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from splitwire.errors import PeerError, ReplayError, StateError
 from splitwire.frames import TensorFrame
 from splitwire.v1 import channels_pb2, stack_pb2
-from ucn.caches import CacheBudget, SessionCaches
+from ucn.admission import CacheBudget
+from ucn.caches import SessionCaches
 from ucn.executor import DeviceExecutor
 from ucn.intake import ControlRequest, Request, TensorRequest
 from ucn.metrics import UcnMetrics
