@@ -37,11 +37,11 @@ from auditor.views.prompt import CapturedText, PromptView
 from splitwire.backbone import ModelSettings
 
 SETTINGS = InversionSettings()
-LENGTH, TEXTS, KNOWN_TOKENS = 10, 2, 40
+LENGTH, KNOWN_TOKENS = 10, 40
 CHANCE = 0.15  # 3 of 20 positions: a guess among 40 tokens gets there once in 500 times, and all seeds are fixed
 
 _INVERTER = {"hidden_width": 64, "inverter_learning_rate": 1e-2, "num_epochs": 12, "piece_positions": LENGTH}
-_CLASSIFIER = {"hidden_width": 64, "num_epochs": 40, "piece_positions": LENGTH, "batch_rows": 64}
+_CLASSIFIER = {"hidden_width": 64, "num_epochs": 20, "piece_positions": LENGTH, "batch_rows": 64}
 _PATCHES = {"patch_positions": 4, "patch_steps": 10, "joint_steps": 10, "learning_rate": 0.01}
 
 ATTACKS: dict[str, Any] = {
@@ -67,19 +67,18 @@ ATTACKS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Open:
-    """A view of undefended prompts and their tokens [TEXTS, LENGTH], which no attack is given."""
+class Prompts:
+    """Undefended prompts, one whose rows moved by a position and one whose rows are noise; and their tokens."""
 
     view: PromptView
     tokens: np.ndarray
 
-    def accuracy(self, recovered: list[Recovered]) -> float:
-        return float(np.mean([guess.tokens[:-1] == ids for guess, ids in zip(recovered, self.tokens, strict=True)]))
+    def accuracy(self, recovered: list[Recovered], texts: slice) -> float:
+        pairs = zip(recovered[texts], self.tokens[texts], strict=True)
+        return float(np.mean([guess.tokens[:-1] == ids for guess, ids in pairs]))
 
-    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PromptView:
-        """The view with other forward rows."""
-        texts = tuple(replace(text, forward=change(text.forward)) for text in self.view.texts)
-        return replace(self.view, texts=texts)
+
+OPEN, EMPTY = slice(0, 2), slice(2, 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,41 +90,34 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def prompts(tiny_model: Callable[[str], Path]) -> Open:
+def prompts(tiny_model: Callable[[str], Path]) -> Prompts:
     model = PublicModel(ModelSettings(source=str(tiny_model("llama")), first_layer=1, last_layer=4))
     drawn = np.random.default_rng(9)
-    tokens = np.stack([drawn.permutation(KNOWN_TOKENS)[:LENGTH] for _ in range(TEXTS)])
+    tokens = np.stack([drawn.permutation(KNOWN_TOKENS)[:LENGTH] for _ in range(4)])
     with torch.no_grad():
-        rows = [model.head(torch.from_numpy(ids)[None])[0] for ids in tokens]
-    texts = tuple(CapturedText(rows_TH, None, None, None, LENGTH) for rows_TH in rows)
+        rows_BTH = model.head(torch.from_numpy(tokens))
+    rows_BTH[2] = rows_BTH[2].roll(1, dims=0)
+    rows_BTH[3] = rows_BTH.std() * torch.randn(rows_BTH[3].shape, generator=torch.Generator().manual_seed(6))
+    texts = tuple(CapturedText(rows_TH, None, None, None, LENGTH) for rows_TH in rows_BTH)
     auxiliary = tuple(drawn.integers(0, KNOWN_TOKENS, LENGTH) for _ in range(120))
-    return Open(PromptView(FORWARD_ONLY, texts, model, auxiliary, "fp32", 5), tokens)
+    return Prompts(PromptView(FORWARD_ONLY, texts, model, auxiliary, "fp32", 5), tokens)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attack_reads_open_rows_and_nothing_from_rows_of_other_positions(name: str, prompts: Open) -> None:
+def test_attack_reads_open_rows_and_nothing_from_moved_rows_or_noise(name: str, prompts: Prompts) -> None:
     attack = ATTACKS[name]
     told: list[str] = []
     recovered = attack.run(prompts.view, SETTINGS, lambda label, _done, _of: told.append(label))
-    assert prompts.accuracy(recovered) >= 0.3, prompts.accuracy(recovered)
-    assert told[-1] == f"{attack.name}: text {TEXTS} of {TEXTS}"
+    assert prompts.accuracy(recovered, OPEN) >= 0.3
+    assert prompts.accuracy(recovered, EMPTY) <= CHANCE
+    assert told[-1] == f"{attack.name}: text 4 of 4"
     assert all(guess.tokens.shape == (LENGTH + 1,) and guess.tokens[-1] == NO_GUESS for guess in recovered)
-    moved = attack.run(prompts.changed(lambda rows_TH: rows_TH.roll(1, dims=0)), SETTINGS, silent)
-    assert prompts.accuracy(moved) <= CHANCE
-
-
-@pytest.mark.parametrize("name", ["actinv", "pia", "sip", "a1"])
-def test_attack_reads_nothing_from_noise(name: str, prompts: Open) -> None:
-    noise = torch.Generator().manual_seed(6)
-    view = prompts.changed(lambda rows_TH: rows_TH.std() * torch.randn(rows_TH.shape, generator=noise))
-    assert prompts.accuracy(ATTACKS[name].run(view, SETTINGS, silent)) <= CHANCE
 
 
 @pytest.mark.parametrize("name", ["actinv", "pia", "sip", "a2"])
-def test_the_seed_alone_decides(name: str, prompts: Open) -> None:
+def test_the_seed_alone_decides(name: str, prompts: Prompts) -> None:
     short = replace(ATTACKS[name], **({"num_steps": 5} if name in {"actinv", "pia"} else {"num_epochs": 1}))
+    before = torch.get_rng_state()
     first, second = short.run(prompts.view, SETTINGS, silent), short.run(prompts.view, SETTINGS, silent)
     assert all(np.array_equal(one.tokens, other.tokens) for one, other in zip(first, second, strict=True))
-    before = torch.get_rng_state()
-    short.run(prompts.view, SETTINGS, silent)
     assert torch.equal(torch.get_rng_state(), before)
