@@ -35,6 +35,10 @@ def command(
 
     configure("ucn")
     check(settings)
+    if settings.tls is not None:
+        from splitwire.tls import read_files
+
+        read_files(settings.tls)
     from ucn.node import load_node  # brings torch in: a mistake in the settings should not wait for it
     from ucn.server import serve
 
