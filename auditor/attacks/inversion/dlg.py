@@ -34,6 +34,9 @@ class DeepLeakage:
     learning_rate: float = 1.0
     """First length of every line search."""
 
+    start_deviation: float = 0.01
+    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+
     name = "dlg"
     question: Question = "training_text"
     families: tuple[str, ...] = (GRADIENT_ONLY,)
@@ -46,7 +49,7 @@ class DeepLeakage:
 
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             gradient = TailGradient(view.model, text, settings.device)
-            logits_TV = random_logits(gradient, generator).requires_grad_()
+            logits_TV = random_logits(gradient, self.start_deviation, generator).requires_grad_()
             loss, num_calls = self._optimise(LabelMatch(gradient, squared), logits_TV, tick)
             details = {"loss": loss, "num_evaluations": num_calls}
             return labels_guess(logits_TV.detach().softmax(-1), gradient.observed, details)

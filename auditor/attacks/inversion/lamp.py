@@ -42,6 +42,9 @@ class LanguageModelPrior:
     perplexity_weight: float = 0.1
     """Weight of the public model's surprise, nats a token, beside the distance of the gradients."""
 
+    start_deviation: float = 0.01
+    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+
     name = "lamp"
     question: Question = "training_text"
     families: tuple[str, ...] = (GRADIENT_ONLY,)
@@ -54,7 +57,7 @@ class LanguageModelPrior:
 
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             gradient = TailGradient(view.model, text, settings.device)
-            logits_TV = random_logits(gradient, generator).requires_grad_()
+            logits_TV = random_logits(gradient, self.start_deviation, generator).requires_grad_()
             match = LabelMatch(gradient, cosine)
             optimizer = torch.optim.Adam([logits_TV], lr=self.learning_rate)
             num_moves = 0

@@ -36,6 +36,9 @@ class TransformerGradient:
     alpha: float = 0.01
     """Weight of the absolute part."""
 
+    start_deviation: float = 0.01
+    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+
     name = "tag"
     question: Question = "training_text"
     families: tuple[str, ...] = (GRADIENT_ONLY,)
@@ -48,7 +51,7 @@ class TransformerGradient:
 
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             gradient = TailGradient(view.model, text, settings.device)
-            logits_TV = random_logits(gradient, generator).requires_grad_()
+            logits_TV = random_logits(gradient, self.start_deviation, generator).requires_grad_()
             match = LabelMatch(gradient, self._distance)
             optimizer = torch.optim.AdamW([logits_TV], lr=self.learning_rate, weight_decay=0.0)
             done = descend(logits_TV, optimizer, lambda: match.loss(logits_TV), self.num_steps, tick)

@@ -1,7 +1,7 @@
 """Soft labels whose gradient matches the one that crossed.
 
-The weight of a row in the loss is unknown, so the guess's gradient is fitted to the observed one by one factor before
-they are compared, and both are in units of the observed one: distances are 1 for a guess that explains nothing.
+The weight of a row in the loss is unknown, so the guess's gradient is brought to the norm of the observed one before
+they are compared. The factor counts as a constant: it never turns a step around.
 
 Shapes: T positions of one text, H hidden width, V vocabulary.
 """
@@ -31,9 +31,8 @@ class LabelMatch:
     def loss(self, logits_TV: torch.Tensor) -> torch.Tensor:
         """Distance of the gradient that softmax(logits) would have made."""
         guess_TH = self._gradient.of_labels(logits_TV.softmax(-1))
-        with torch.no_grad():
-            factor = (guess_TH * self._observed_TH).sum() / guess_TH.square().sum().clamp_min(_TINY)
-        return self._distance(factor.clamp_min(_TINY) * guess_TH, self._observed_TH)
+        factor = 1 / guess_TH.detach().norm().clamp_min(_TINY)
+        return self._distance(factor * guess_TH, self._observed_TH)
 
 
 def squared(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tensor:
@@ -54,13 +53,15 @@ def by_row_norm(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tens
 
 
 def cosine(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tensor:
-    """1 less the cosine of the two, averaged over the rows that carry a gradient."""
-    carries_T = observed_TH.abs().amax(-1) > 0
-    cosines_T = torch.nn.functional.cosine_similarity(guess_TH, observed_TH, dim=-1, eps=_TINY)
-    return 1 - (cosines_T * carries_T).sum() / carries_T.sum().clamp_min(1)
+    """1 less the cosine of the two as wholes."""
+    return 1 - torch.nn.functional.cosine_similarity(guess_TH.flatten(), observed_TH.flatten(), dim=0, eps=_TINY)
 
 
-def random_logits(gradient: TailGradient, generator: torch.Generator) -> torch.Tensor:
-    """Label logits [T, V] from a standard normal, which the gradient attacks start from."""
-    shape = gradient.probabilities.shape
-    return torch.randn(shape, generator=generator).to(gradient.probabilities.device)
+def random_logits(gradient: TailGradient, deviation: float, generator: torch.Generator) -> torch.Tensor:
+    """Label logits [T, V] from a normal with this deviation, which the gradient attacks start from.
+
+    More tokens than hidden channels leave many soft labels with one gradient. From a wide start the one that is found
+    is no token; from a narrow one the first steps lead to the label.
+    """
+    start_TV = deviation * torch.randn(gradient.probabilities.shape, generator=generator)
+    return start_TV.to(gradient.probabilities.device)
