@@ -47,15 +47,35 @@ class Assumes:
 class Attack(Protocol):
     """One row of the registry. `run` takes the view of its question and gives that question's answer."""
 
-    name: str
-    question: Question
-    families: tuple[str, ...]
-    knowledge: str
-    """What the attacker is assumed to know; goes into the result."""
-    assumes: Assumes
-    """The same in a form that can be compared."""
-    paper: str
-    """Where the method comes from."""
+    @property
+    def name(self) -> str:
+        """In plans and results."""
+        ...
+
+    @property
+    def question(self) -> Question:
+        """Decides the view and the scorer."""
+        ...
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Channels on which it runs."""
+        ...
+
+    @property
+    def knowledge(self) -> str:
+        """What the attacker is assumed to know; goes into the result."""
+        ...
+
+    @property
+    def assumes(self) -> Assumes:
+        """The same in a form that can be compared."""
+        ...
+
+    @property
+    def paper(self) -> str:
+        """Where the method comes from."""
+        ...
 
     def run(self, view: Any, settings: Any, progress: Progress) -> Any:
         """Attacks one view."""
