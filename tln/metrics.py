@@ -7,6 +7,7 @@ rows. Off unless an address is given, which belongs on loopback or on a private 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from splitwire import metrics
 from splitwire.bundles import WireRecord, hop_name
+from splitwire.errors import SettingsError
 from splitwire.tls import TlsFiles
 
 if TYPE_CHECKING:  # it needs the settings, which hold these
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # it needs the settings, which hold these
 _LARGEST_NATS = 700.0
 """Of which the exponential is still a number."""
 _OUTCOMES = ("passes", "fails", "inconclusive")
+_LONGEST_LINGER = 3600.0
 NO_DEFENCE_LABEL = "none"
 
 
@@ -33,6 +36,14 @@ class MetricsSettings:
 
     listen: str = ""
     """host:port on loopback or on a private network of the trusted host; empty is off."""
+    linger_seconds: float = 0.0
+    """How long the metrics of a run that has ended well stay, so that Prometheus pulls its outcome; needs `listen`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.linger_seconds <= _LONGEST_LINGER:
+            raise SettingsError(
+                f"metrics.linger_seconds is {self.linger_seconds}", remedy=f"use 0 to {_LONGEST_LINGER:.0f} seconds"
+            )
 
 
 class TlnMetrics:
@@ -101,5 +112,7 @@ def served(settings: MetricsSettings, defence: Mapping[str, Any], tls: TlsFiles 
     stop: Callable[[], None] = metrics.serve(settings.listen, run.registry) if settings.listen else lambda: None
     try:
         yield run
+        if settings.listen:
+            time.sleep(settings.linger_seconds)
     finally:
         stop()

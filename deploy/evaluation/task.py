@@ -39,9 +39,11 @@ def evaluate(model: Any, tokenizer: Any, *, batch_size: int = 8, limit: int | No
     """`acc` and `acc_norm` of a transformers model, and the log-likelihood of every choice, [questions][4]."""
     import lm_eval  # noqa: PLC0415
     from lm_eval.models.huggingface import HFLM  # noqa: PLC0415
+    from lm_eval.tasks import TaskManager  # noqa: PLC0415
 
     harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
-    found = lm_eval.simple_evaluate(harness, tasks=[task(limit)], bootstrap_iters=0, log_samples=True)
+    tasks = TaskManager(include_defaults=False).load([task(limit)])  # not the thousands that it comes with
+    found = lm_eval.evaluate(harness, tasks, bootstrap_iters=0, log_samples=True)
     scores = found["results"][NAME]
     samples = sorted(found["samples"][NAME], key=lambda sample: int(sample["doc_id"]))
     return {

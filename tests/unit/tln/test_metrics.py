@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from splitwire.bundles import WireRecord
+from splitwire.errors import SettingsError
 from splitwire.pki import init_pki
 from splitwire.tls import certificate_end
 from splitwire.v1 import channels_pb2
@@ -55,6 +56,25 @@ def test_metrics_are_shown_while_the_block_runs_and_not_after() -> None:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+def test_metrics_linger_after_a_run_that_ended_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after one that failed, and not where nobody can pull."""
+    waited: list[float] = []
+    monkeypatch.setattr("tln.metrics.time.sleep", waited.append)
+    with served(MetricsSettings(linger_seconds=5.0), DEFENCE):
+        pass
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(ValueError, match="failed"), served(MetricsSettings(address, 5.0), DEFENCE):
+        raise ValueError("failed")
+    assert waited == []
+    with served(MetricsSettings(address, 5.0), DEFENCE):
+        pass
+    assert waited == [5.0]
+    with pytest.raises(SettingsError, match="linger_seconds is -1"):
+        MetricsSettings(linger_seconds=-1.0)
 
 
 def test_what_training_costs_in_utility_is_shown() -> None:
