@@ -41,6 +41,7 @@ from tln.settings import TlnSettings
 
 _log = get_logger(__name__)
 _FORCED_EXIT = 128 + signal.SIGTERM
+_CLOSE_SECONDS = 5
 
 
 @contextlib.contextmanager
@@ -107,7 +108,16 @@ def _ends_of(settings: TlnSettings, tokenizer: Any) -> frozenset[int]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: draining comes first."""
+    """uvicorn without its own signal handlers, since draining comes first; `on_ready` is called once it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens."""
+        await super().startup(sockets)
+        self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -119,27 +129,29 @@ async def run_server(
 ) -> None:
     """Answers on the socket until `stopping` is set, then drains."""
     serve = parts.settings
-    server = _Server(
-        uvicorn.Config(
-            build_app(parts),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=5,
-            ssl_certfile=serve.certificate or None,
-            ssl_keyfile=serve.certificate_key or None,
-        )
+    config = uvicorn.Config(
+        build_app(parts),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+        ssl_certfile=serve.certificate or None,
+        ssl_keyfile=serve.certificate_key or None,
     )
+    server = _Server(config, on_ready)
     running = asyncio.create_task(server.serve(sockets=[listening]))
-    on_ready()
-    await stopping.wait()
+    asked = asyncio.create_task(stopping.wait())
+    await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():  # it could not listen
+        asked.cancel()
+        return running.result()
     _log.info("draining", drain_seconds=serve.drain_seconds)
     is_empty = await asyncio.to_thread(parts.engine.drain, serve.drain_seconds)
     if not is_empty:
         await asyncio.to_thread(parts.engine.fail_all)
     server.should_exit = True
-    await running
+    return await running
 
 
 def listen(address: str) -> socket.socket:

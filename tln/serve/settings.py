@@ -6,8 +6,8 @@ a pool of sessions cannot keep.
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -68,11 +68,19 @@ def check_serve(settings: TlnSettings) -> None:
         raise SettingsError(
             "serve.certificate and serve.certificate_key go together", remedy="set both for HTTPS, or neither"
         )
-    for name in ("certificate", "certificate_key"):
-        path = getattr(serve, name)
-        if path and not Path(path).is_file():
-            raise SettingsError(f"serve.{name} {path} is not a file", remedy="check the path")
+    if serve.certificate:
+        _check_certificate(serve.certificate, serve.certificate_key)
     _refuse_one_session(settings)
+
+
+def _check_certificate(certificate: str, key: str) -> None:
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:  # SSLError is one
+        raise SettingsError(
+            f"serve.certificate {certificate} and serve.certificate_key {key} cannot be used: {error.strerror}",
+            remedy="name a PEM file with the certificate chain, and one with its private key",
+        ) from None
 
 
 def is_local(address: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -101,8 +102,9 @@ def serve(loop: asyncio.AbstractEventLoop, pki: dict[str, TlsFiles]) -> Iterator
         stack = ExitStack()
         listening = stack.enter_context(server.listen(settings.serve.listen))
         parts = stack.enter_context(server.serving(settings))
-        stopping = asyncio.Event()
-        ended = asyncio.run_coroutine_threadsafe(server.run_server(parts, listening, stopping), loop)
+        stopping, ready = asyncio.Event(), threading.Event()
+        ended = asyncio.run_coroutine_threadsafe(server.run_server(parts, listening, stopping, ready.set), loop)
+        assert ready.wait(WAIT_SECONDS)
         host, port = listening.getsockname()
         running.append(Endpoint(parts, settings.model, f"http://{host}:{port}", loop, stopping, ended, stack))
         return running[-1]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+PAGE = Path(__file__).parents[4] / "docs" / "serving.md"
 PROMPTS = [f"{'word ' * (2 * number)}number {number}" for number in range(8)]
 NEW = 20
 
@@ -157,6 +160,16 @@ def test_several_prompts_in_one_request(endpoint: Any, unsplit: Any) -> None:
     for chunk in client.completions.create(model="tiny", prompt=tokens, max_tokens=4, temperature=0, stream=True):
         texts[chunk.choices[0].index] += chunk.choices[0].text
     assert texts == expected
+
+
+def test_the_documented_python_runs(endpoint: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/serving.md has it, at another address."""
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    here = block.replace("http://127.0.0.1:8080", endpoint.url).replace("smollm2-135m-instruct", "tiny")
+    exec(here, names)  # noqa: S102 - our own page
+    names["client"].close()
+    assert capsys.readouterr().out
 
 
 def test_models_are_listed(endpoint: Any) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
+from splitwire.tls import TlsFiles
 from tests.net.tln.serve.conftest import wait_until
 from ucn.settings import LimitSettings
 
@@ -89,13 +92,25 @@ def test_keys(start_node: Callable[..., Any], serve: Callable[..., Any], tmp_pat
     assert answer.usage is not None
 
 
+def test_https(start_node: Callable[..., Any], serve: Callable[..., Any], pki: dict[str, TlsFiles]) -> None:
+    """With a certificate, and with nothing else."""
+    files = pki["ucn"]
+    endpoint = serve(start_node(), {"certificate": str(files.certificate), "certificate_key": str(files.key)})
+    address = endpoint.url.removeprefix("http://")
+    with httpx2.Client(verify=ssl.create_default_context(cafile=str(files.ca))) as client:
+        assert client.get(f"https://{address}/healthz").json() == {"status": "ok"}
+    with pytest.raises(httpx2.HTTPError):
+        endpoint.http().get("/healthz")
+
+
 def test_a_full_queue(start_node: Callable[..., Any], serve: Callable[..., Any]) -> None:
     """One runs, one waits, the third is told when to come again; both others are answered."""
     endpoint = serve(start_node(), {"max_running": 1, "max_waiting": 1})
     endpoint.slow_down(0.03)
     client = endpoint.client()
     with ThreadPoolExecutor(2) as pool:
-        kept = [pool.submit(client.completions.create, model="tiny", prompt="x", max_tokens=20) for _ in range(2)]
+        asked = {"model": "tiny", "prompt": "x", "max_tokens": 20, "temperature": 0}
+        kept = [pool.submit(client.completions.create, **asked) for _ in range(2)]
         wait_until(lambda: endpoint.running() == 1 and len(endpoint.parts.engine._waiting) == 1)
         with pytest.raises(openai.RateLimitError) as raised:
             client.completions.create(**TEXT)
@@ -140,23 +155,3 @@ def test_a_node_that_goes_and_comes_back(start_node: Callable[..., Any], serve: 
     node.start()
     wait_until(lambda: http.get("/healthz").status_code == 200)
     assert client.completions.create(**TEXT, temperature=0).choices[0].text == before
-
-
-def test_a_node_that_is_started_again_under_running_texts(
-    start_node: Callable[..., Any], serve: Callable[..., Any], unsplit: Any
-) -> None:
-    """Their rows are sent again, and the answers are those of an uninterrupted run."""
-    node = start_node()
-    endpoint = serve(node)
-    endpoint.slow_down(0.02)
-    client, prompts = endpoint.client(), ["one", "two and more", "three"]
-
-    def ask(prompt: str) -> str:
-        return client.completions.create(model="tiny", prompt=prompt, max_tokens=40, temperature=0).choices[0].text
-
-    with ThreadPoolExecutor(3) as pool:
-        answers = [pool.submit(ask, prompt) for prompt in prompts]
-        wait_until(lambda: sum(text.num_new > 5 for text in endpoint.parts.engine._running) == 3)
-        node.stop()
-        node.start()
-        assert [answer.result() for answer in answers] == [unsplit.text(prompt, 40) for prompt in prompts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from tests.net.tln.serve.conftest import Endpoint, wait_until
+from tln.serve import server
 
 
 def cache_bytes(node: Any) -> int:
@@ -68,7 +70,7 @@ def test_a_text_that_waits_may_leave_too(start_node: Callable[..., Any], serve: 
     endpoint.slow_down(0.03)
     client = endpoint.client()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.completions.create, model="tiny", prompt="x", max_tokens=30)
+        first = pool.submit(client.completions.create, model="tiny", prompt="x", max_tokens=30, temperature=0)
         wait_until(lambda: endpoint.running() == 1)
         with leaving(endpoint, b'{"model": "tiny", "prompt": "gone"}'):
             wait_until(lambda: len(endpoint.parts.engine._waiting) == 1)
@@ -100,9 +102,20 @@ def test_the_time_to_drain_is_bounded(start_node: Callable[..., Any], serve: Cal
     """What is not done then ends with an error event."""
     endpoint = serve(start_node(), {"drain_seconds": 0.2})
     endpoint.slow_down(0.05)
-    stream = endpoint.client().completions.create(model="tiny", prompt="x", max_tokens=100, stream=True)
+    stream = endpoint.client().completions.create(model="tiny", prompt="x", max_tokens=100, temperature=0, stream=True)
     next(iter(stream))
     endpoint.drain()
     with pytest.raises(openai.APIError, match="stopping"):
         list(stream)
     endpoint.ended.result(20)
+
+
+def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one only asks."""
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    stopping = asyncio.Event()
+    server._on_signal(stopping)
+    assert (stopping.is_set(), codes) == (True, [])
+    server._on_signal(stopping)
+    assert codes == [143]

@@ -61,7 +61,7 @@ def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
         ({"serve": ServeSettings(listen="0.0.0.0:8080")}, "whoever reaches it"),
         ({"serve": ServeSettings(listen="nonsense")}, "not host:port"),
         ({"serve": ServeSettings(certificate="x")}, "go together"),
-        ({"serve": ServeSettings(certificate="x", certificate_key="y")}, "not a file"),
+        ({"serve": ServeSettings(certificate="x", certificate_key="y")}, "cannot be used"),
         ({"keys": KeySettings(ratchet_steps=5)}, "ratchet_steps is refused"),
         ({"topology": TopologySettings(kind="segments")}, "topology.kind segments"),
     ],
