@@ -57,11 +57,6 @@ class Batcher(Generic[I, R]):
         self._last_seconds = 0.0
         self._passes_to_skip = 0
 
-    @property
-    def prefill_positions(self) -> int:
-        """Positions of one piece of a frame that is too long to share a pass."""
-        return self._settings.prefill_positions
-
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows may share a pass at all."""
         return num_rows <= self._settings.max_rows

@@ -24,6 +24,7 @@ from ucn.admission import CacheBudget
 from ucn.batching import Batcher
 from ucn.caches import SessionCaches
 from ucn.checkpoints import CheckpointStore
+from ucn.executor import DeviceExecutor
 from ucn.handshake import check_request
 from ucn.intake import Intake, Request, parse
 from ucn.metrics import Direction, UcnMetrics
@@ -33,10 +34,10 @@ from ucn.session import Session
 from ucn.sessions import SessionTable
 from ucn.settings import UcnSettings
 from ucn.snapshots import SessionSnapshots, SnapshotStore
-from ucn.stacks.base import Stack
+from ucn.stacks.base import SharedStack, Stack
 from ucn.steps import Outcome, Terms
 from ucn.streams import StreamHandle
-from ucn.together import CachedFrame, compute_together
+from ucn.together import CachedFrame, Sharing, compute_together
 
 _MAX_WIDTH = 1 << 16
 _ANSWERING_HOPS = {"FORWARD": "RETURN", "BACKWARD": "INPUT_GRADIENT", "CONTROL": "CONTROL"}
@@ -174,7 +175,18 @@ class StackServicer:
             drop=lambda label: self._checkpoints.drop(owner, label),
             resumed_digest=digest,
             snapshots=snapshots,
-            batcher=self._batcher,
+            sharing=self._sharing(stack, executor),
+        )
+
+    def _sharing(self, stack: Stack, executor: DeviceExecutor) -> Sharing | None:
+        if not isinstance(stack, SharedStack):
+            return None
+        return Sharing(
+            stack,
+            executor,
+            self._batcher,
+            piece_positions=self._settings.batching.prefill_positions,
+            timed=lambda: self._metrics.step("forward"),
         )
 
     def _compute_together(self, frames: Sequence[CachedFrame]) -> Sequence[Outcome | Exception]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,7 +18,6 @@ from splitwire.errors import LimitError, PeerError, ReplayError, StateError
 from splitwire.logging import get_logger
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import session_hash
-from ucn.batching import Batcher
 from ucn.caches import SessionCaches
 from ucn.controls import nothing, plan_control
 from ucn.executor import DeviceExecutor
@@ -26,7 +25,7 @@ from ucn.intake import ControlRequest, Request, TensorRequest
 from ucn.metrics import UcnMetrics
 from ucn.replies import ReplyCache
 from ucn.snapshots import SessionSnapshots
-from ucn.stacks.base import ForwardCall, SharedStack, Stack
+from ucn.stacks.base import ForwardCall, Stack
 from ucn.steps import (
     Outcome,
     Terms,
@@ -36,7 +35,7 @@ from ucn.steps import (
     compute_forward,
     forward_call,
 )
-from ucn.together import CachedFrame, pieces
+from ucn.together import Sharing
 
 _log = get_logger("ucn")
 
@@ -61,7 +60,7 @@ class Session:
         drop: Callable[[str], None],
         resumed_digest: str = "",
         snapshots: SessionSnapshots | None = None,
-        batcher: Batcher[CachedFrame, Outcome] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.session_id = session_id
         self.hash = session_hash(session_id)
@@ -78,8 +77,7 @@ class Session:
         self._save = save
         self._drop = drop
         self._snapshots = snapshots
-        self._batcher = batcher
-        self._shared = stack if isinstance(stack, SharedStack) else None
+        self._sharing = sharing
         self._lock = asyncio.Lock()
         self._failed_step = 0
         self._is_closed = False
@@ -145,9 +143,9 @@ class Session:
         is_training = call.mode == "train"
         num_rows = check_kept_rows(header, self.terms, sum(self.kept_rows.values())) if is_training else 0
         undo = await self._book_cache(header, call)
-        frame = self._shared_frame(request, call)
-        if frame is not None:
-            outcome = await self._guarded("forward", header.step, self._run_shared(frame), undo)
+        frame = None if self._sharing is None else self._sharing.frame(request, call, self.terms)
+        if self._sharing is not None and frame is not None:
+            outcome = await self._guarded("forward", header.step, self._sharing.run(frame, self.session_id), undo)
         else:
 
             def work() -> Outcome:
@@ -191,30 +189,12 @@ class Session:
         answer = stack_pb2.ControlResult(step=control.step, **result)
         return (stack_pb2.ExchangeResponse(control_result=answer).SerializeToString(),)
 
-    def _shared_frame(self, request: TensorRequest, call: ForwardCall) -> CachedFrame | None:
-        """The frame as others may share its layers; None for what runs alone and whole."""
-        layers = self._shared.shared_layers if self._shared is not None and call.mode == "cached" else None
-        if self._batcher is None or self._shared is None or layers is None:
-            return None
-        return CachedFrame(self.stack, self._shared, layers, request, call, self.terms)
-
-    async def _run_shared(self, frame: CachedFrame) -> Outcome:
-        """A short frame with those of other sessions, a long one in pieces, between which others have their turn."""
-        batcher = cast("Batcher[CachedFrame, Outcome]", self._batcher)
-        shape = frame.request.frame.header.shape
-        if batcher.takes(shape[0] * shape[1]):
-            return await batcher.run(frame, self.session_id, shape[0] * shape[1])
-        steps = pieces(frame, batcher.prefill_positions, self._executor.device)
-        while (outcome := await self._executor.run(lambda: self._timed("forward", lambda: next(steps)))) is None:
-            pass
-        return outcome
-
     async def _run(self, phase: str, step: int, work: Callable[[], T], undo: Callable[[], object] = nothing) -> T:
-        return await self._guarded(phase, step, self._executor.run(lambda: self._timed(phase, work)), undo)
+        def timed() -> T:
+            with self._metrics.step(phase):
+                return work()
 
-    def _timed(self, phase: str, work: Callable[[], T]) -> T:
-        with self._metrics.step(phase):
-            return work()
+        return await self._guarded(phase, step, self._executor.run(timed), undo)
 
     async def _guarded(self, phase: str, step: int, work: Awaitable[T], undo: Callable[[], object]) -> T:
         """The result of work on the device's thread. A PeerError means that the stack refused and nothing changed."""

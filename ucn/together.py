@@ -6,6 +6,7 @@ cache has changed, and each frame runs alone: what fails then fails its own sess
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,17 +15,18 @@ import torch
 from splitwire.backbone import MiddleModel, step_together
 from splitwire.errors import PeerError
 from splitwire.v1 import channels_pb2
+from ucn.batching import Batcher
+from ucn.executor import DeviceExecutor
 from ucn.intake import TensorRequest
-from ucn.stacks.base import CachedStep, ForwardCall, SharedStack, Stack
+from ucn.stacks.base import CachedStep, ForwardCall, SharedStack
 from ucn.steps import Outcome, Terms, compute_forward, encode, on_device
 
 
 @dataclass(frozen=True)
 class CachedFrame:
-    """A CACHED frame of one session that may share its pass; `shared` is the same stack."""
+    """A CACHED frame of one session that may share its pass."""
 
-    stack: Stack
-    shared: SharedStack
+    stack: SharedStack
     layers: MiddleModel
     request: TensorRequest
     call: ForwardCall
@@ -40,7 +42,7 @@ def compute_together(
     if len(frames) > 1:
         for number, frame in enumerate(frames):
             try:
-                begun[number] = frame.shared.begin_cached(on_device(frame.request, frame.terms, device), frame.call)
+                begun[number] = frame.stack.begin_cached(on_device(frame.request, frame.terms, device), frame.call)
             except PeerError as error:
                 results[number] = error
         results.update(_pass(frames, begun))
@@ -76,13 +78,51 @@ def _alone(frame: CachedFrame, device: torch.device) -> Outcome | Exception:
         return error
 
 
-def pieces(frame: CachedFrame, size: int, device: torch.device) -> Iterator[Outcome | None]:
-    """Runs a frame `size` positions at a time: each step of the iterator computes one piece, the last gives all."""
-    rows = on_device(frame.request, frame.terms, device)
-    done: list[torch.Tensor] = []
-    num_positions = 0
-    for output in frame.shared.forward_in_pieces(rows, frame.call, size):
-        done.append(output)
-        num_positions += output.shape[1]
-        is_last = num_positions == rows.shape[1]
-        yield encode(channels_pb2.HOP_RETURN, frame.call.step, torch.cat(done, dim=1), frame.terms) if is_last else None
+class Sharing:
+    """How the CACHED frames of one session reach the device: with those of others, or in pieces between theirs."""
+
+    def __init__(
+        self,
+        stack: SharedStack,
+        executor: DeviceExecutor,
+        batcher: Batcher[CachedFrame, Outcome],
+        *,
+        piece_positions: int,
+        timed: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._stack = stack
+        self._executor = executor
+        self._batcher = batcher
+        self._piece_positions = piece_positions
+        self._timed = timed
+
+    def frame(self, request: TensorRequest, call: ForwardCall, terms: Terms) -> CachedFrame | None:
+        """The frame as others may share its layers; None for what runs alone and whole."""
+        layers = self._stack.shared_layers if call.mode == "cached" else None
+        return None if layers is None else CachedFrame(self._stack, layers, request, call, terms)
+
+    async def run(self, frame: CachedFrame, caller: str) -> Outcome:
+        """What the frame's session is answered; raises what its stack raises."""
+        shape = frame.request.frame.header.shape
+        num_rows = int(shape[0] * shape[1])
+        if self._batcher.takes(num_rows):
+            return await self._batcher.run(frame, caller, num_rows)
+        steps = self._pieces(frame)
+        while True:
+            outcome = await self._executor.run(lambda: next(steps))
+            if outcome is not None:
+                return outcome
+
+    def _pieces(self, frame: CachedFrame) -> Iterator[Outcome | None]:
+        """Each step of the iterator computes one piece; the last gives all."""
+        rows = on_device(frame.request, frame.terms, self._executor.device)
+        computed = frame.stack.forward_in_pieces(rows, frame.call, self._piece_positions)
+        done: list[torch.Tensor] = []
+        for _ in range(-(-rows.shape[1] // self._piece_positions) - 1):
+            with self._timed():
+                done.append(next(computed))
+            yield None
+        with self._timed():
+            done.append(next(computed))
+            outcome = encode(channels_pb2.HOP_RETURN, frame.call.step, torch.cat(done, dim=1), frame.terms)
+        yield outcome

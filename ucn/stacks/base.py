@@ -77,21 +77,6 @@ class CachedStep:
     finish: Callable[[torch.Tensor], torch.Tensor]
 
 
-@runtime_checkable
-class SharedStack(Protocol):
-    """A stack whose CACHED calls can run over layers that other sessions use too, all in one pass."""
-
-    @property
-    def shared_layers(self) -> MiddleModel | None:
-        """The layers, None when this session's are its own or cannot run caches together."""
-
-    def begin_cached(self, rows: torch.Tensor, call: ForwardCall) -> CachedStep:
-        """What a pass over the shared layers needs. Refuses as `forward` does, and changes nothing."""
-
-    def forward_in_pieces(self, rows: torch.Tensor, call: ForwardCall, size: int) -> Iterator[torch.Tensor]:
-        """`forward` of a CACHED call, `size` positions at a time; checks all of it before the first."""
-
-
 class Stack(Protocol):
     """The seam between a session and its computation."""
 
@@ -137,3 +122,18 @@ class Stack(Protocol):
 
     def close(self) -> None:
         """Frees everything the session holds."""
+
+
+@runtime_checkable
+class SharedStack(Stack, Protocol):
+    """A stack whose CACHED calls can run over layers that other sessions use too, all in one pass."""
+
+    @property
+    def shared_layers(self) -> MiddleModel | None:
+        """The layers, None when this session's are its own or cannot run caches together."""
+
+    def begin_cached(self, rows: torch.Tensor, call: ForwardCall) -> CachedStep:
+        """What a pass over the shared layers needs. Refuses as `forward` does, and changes nothing."""
+
+    def forward_in_pieces(self, rows: torch.Tensor, call: ForwardCall, size: int) -> Iterator[torch.Tensor]:
+        """`forward` of a CACHED call, `size` positions at a time; checks all of it before the first."""
