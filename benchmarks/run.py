@@ -25,7 +25,7 @@ import transformers  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from benchmarks import battery, decode, floor, nodes, protected, serving, tap, training, watch, wire  # noqa: E402
+from benchmarks import battery, decode, floor, nodes, protected, serving, sessions, tap, training, watch, wire  # noqa: E402
 from benchmarks.measure import Row  # noqa: E402
 from splitwire import __version__  # noqa: E402
 from splitwire.backbone import ModelSettings  # noqa: E402
@@ -75,6 +75,7 @@ def _rows(model: ModelSettings, *, quick: bool) -> Iterator[Row]:
         with nodes.running(folder, model) as started:
             yield from decode.rows(started, tokens=16 if quick else 96, rounds=1 if quick else 5)
             yield from floor.rows(started, tokens=16 if quick else 96, rounds=2 if quick else 6)
+            yield from sessions.rows(started, steps=8 if quick else 32, rounds=1 if quick else 5)
             yield from serving.rows(started, tokens=8 if quick else 48, rounds=1 if quick else 3)
             yield from training.rows(started, sequences=8, positions=64, rounds=2 if quick else 10)
         yield from protected.rows(folder / "protected", model, rounds=2 if quick else 12)
