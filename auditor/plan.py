@@ -255,6 +255,7 @@ class Plan:
         "membership",
         "frame_matching",
         "nearest_vocabulary",
+        "exact_inverter",
         "mc",
     )
     """Attacks that run."""

@@ -32,6 +32,7 @@ from auditor.statistics.power import minimum_detectable_effect
 from auditor.text_metrics.report import measure
 from auditor.text_metrics.tokens import position_hits
 from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import PromptKey
 from splitwire.backbone import load_tokenizer
@@ -45,6 +46,8 @@ def score_prompt(attack: Attack, material: Material, family: str, plan: Plan, pr
     progress("joining texts", 0, 0)
     captured = capture_texts(attack, material, family, plan)
     inversion = captured.attacked(captured.view, plan, progress)
+    if not len(inversion.scored.true):
+        raise NotMeasurableError("no token of an answer is among what is attacked: generate, or raise max_positions")
     control = _control(captured, plan, progress)
     effect = inversion.scored.effect(plan, plan.statistics.alpha)
     twin = inversion.scored.dealt(plan.split.seed).effect(plan, TWIN_ALPHA)

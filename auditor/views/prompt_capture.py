@@ -181,10 +181,16 @@ def _cut(texts: Sequence[KeyedText], most: int) -> list[KeyedText]:
     return [
         KeyedText(
             cut_to(text.pieces, most),
-            replace(text.key, tokens=text.key.tokens[: most + 1], num_prompt=min(text.key.num_prompt, most)),
+            _first_tokens(text.key, most + 1),
         )
         for text in texts
     ]
+
+
+def _first_tokens(key: TextKey, most: int) -> TextKey:
+    """The answers of a text that was cut; where the cut is within the prompt, all of it is prompt."""
+    tokens = key.tokens[:most]
+    return replace(key, tokens=tokens, num_prompt=min(key.num_prompt, len(tokens)))
 
 
 def _refuse_overlap(public: PublicText, victims: Sequence[KeyedText], plan: Plan) -> None:
@@ -212,7 +218,7 @@ def _with_rows(
             dropped[f"texts whose {_hop(family)} frames are not whole"] += 1
             continue
         num = len(captured.forward)
-        keys.append(replace(text.key, tokens=text.key.tokens[: num + 1], num_prompt=min(text.key.num_prompt, num)))
+        keys.append(_first_tokens(text.key, num + 1))
         texts.append(_captured(text, captured))
     if not texts:
         raise NotMeasurableError(f"no text can be attacked: {'; '.join(dropped)}")

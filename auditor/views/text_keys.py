@@ -115,7 +115,7 @@ def _with_sealed(text: TextPieces, key: TextKey, records: Sequence[Any], truth: 
         if sealed.document == place and bool((sealed.tokens[:num] == key.tokens[:num]).all()):
             last = int(sealed.tokens[num]) if len(sealed.tokens) > num else UNKNOWN
             tokens = np.append(key.tokens[:num], last)
-            told = replace(key, tokens=tokens, num_prompt=min(sealed.num_prompt, num))
+            told = replace(key, tokens=tokens, num_prompt=min(sealed.num_prompt, len(tokens)))
             return KeyedText(cut_to(text, num), told)
     return KeyedText(text, key)
 

@@ -224,8 +224,15 @@ def _shuffled(forward: torch.Tensor, *rest: Any) -> CapturedText:
 
 def test_the_default_plan_measures_a_generation(recorded: Recorded) -> None:
     """Its inversion attacks run on what it leaves to them, and what is about training does not apply."""
-    report = run_audit([recorded.bundle], key=recorded.key, plan=replace(Plan(), inversion=PLAN.inversion))
-    assert "nearest_vocabulary" in {result["attack"] for result in report["results"]}
+    assert {"nearest_vocabulary", "exact_inverter", "mc"} <= set(Plan().attacks)
+    attacks = ("row_norm", "latent_probe", "model_completion", "nearest_vocabulary", "mc")
+    plan = replace(Plan(), attacks=attacks, inversion=WHOLE.inversion)
+    report = run_audit([recorded.bundle], key=recorded.key, plan=plan)
+    found = {result["attack"]: result["checks"][0] for result in report["results"]}
+    assert found.keys() == {"nearest_vocabulary", "mc"}
+    assert found["mc"]["metric"] == "answer_token_effect"
+    # Greedy answers are read to the letter; two of the 23 texts are beams.
+    assert found["mc"]["counts"]["k"] >= found["mc"]["counts"]["n"] - 2 * 4
     assert not any(entry["applies"] for entry in report["not_measured"] if entry["family"] == FORWARD_ONLY)
 
 
