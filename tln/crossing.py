@@ -19,10 +19,11 @@ Legend: B sequences or frames, T rows or positions, D width.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -79,14 +80,16 @@ class Outgoing:
 
 @dataclass
 class StepCounter:
-    """Numbers the steps of a session, or of several sessions that share it."""
+    """Numbers the steps of a session, or of several sessions that share it, which may be restored at the same time."""
 
     last: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def take(self) -> int:
         """The next number."""
-        self.last += 1
-        return self.last
+        with self._lock:
+            self.last += 1
+            return self.last
 
 
 class Crossing:

@@ -25,7 +25,7 @@ from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.replay import replay
 from tln.settings import TlnSettings, check_generation, check_training_session
-from tln.topology.opening import links_of
+from tln.topology.opening import links_of, sessions_of
 from tln.topology.replicas import ReplicaCrossing
 
 FORWARD, RETURN = channels_pb2.HOP_FORWARD, channels_pb2.HOP_RETURN
@@ -135,6 +135,38 @@ def test_replicas_generate_what_the_unsplit_model_generates(
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "num_beams": 2, "do_sample": False}
     with connected_to(settings) as split:
         ours = split.model.generate(batch, **options)
+    assert torch.equal(ours, _whole(settings).generate(batch, **options))
+
+
+@pytest.mark.parametrize("kind", ["replicas", "segments"])
+def test_nodes_that_are_started_again_take_the_same_steps_as_the_others(
+    start_node: Callable[..., Any], settings_for: Callable[..., TlnSettings], batch: torch.Tensor, kind: str
+) -> None:
+    """Two of them before one step, of a generation with beams: each is restored by itself."""
+    if kind == "segments":
+        nodes = _segment_nodes(start_node, 3)
+        cut = {"topology": {"segment_1_end": 3, "segment_2_start": 3}}
+        settings = settings_for(nodes, kind, _NO_RECORD, cut, cut=(1, 5))
+    else:
+        nodes = [start_node() for _ in range(3)]
+        settings = settings_for(nodes, kind, _NO_RECORD)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 2, "do_sample": False}
+    with connected_to(settings) as split:
+        seen: list[str] = []
+
+        def guard(route: Any, _messages: Any) -> None:
+            seen.append(str(route.hop))
+            if len(seen) == 5:
+                for node in nodes[:2]:
+                    node.stop()
+                    node.start()
+
+        before = sessions_of(split.model.crossing)
+        lost = {member.session_hash for member in before[:2]}
+        before[0].guards.append(guard)
+        ours = split.model.generate(batch, **options)
+        assert not lost & {member.session_hash for member in before}
+    assert len(seen) > 8
     assert torch.equal(ours, _whole(settings).generate(batch, **options))
 
 
