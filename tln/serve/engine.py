@@ -197,12 +197,16 @@ class Engine:
         with self._metrics.timed("tail", len(texts)):
             logits = self._layers.tail(rows, [text.caches for text in texts], wanted)
         for index, row in zip(wanted, logits, strict=True):
-            text = texts[index]
-            choice = text.choose(row)
-            since = time.monotonic() - text.arrived_at if text.num_new == 1 else None
-            self._metrics.count_choice(is_near_tie=choice.is_near_tie, seconds_since_arrival=since)
-            if text.has_ended:
-                self._leave(text)
+            self._guarded([texts[index]], partial(self._choose, row))
+
+    def _choose(self, logits: torch.Tensor, texts: list[ActiveText]) -> None:
+        """The next token of one text."""
+        (text,) = texts
+        choice = text.choose(logits)
+        since = time.monotonic() - text.arrived_at if text.num_new == 1 else None
+        self._metrics.count_choice(is_near_tie=choice.is_near_tie, seconds_since_arrival=since)
+        if text.has_ended:
+            self._leave(text)
 
     def _on_return(self, text: ActiveText, done: Future[torch.Tensor], *, is_reused: bool) -> None:
         text.is_under_way = False

@@ -16,6 +16,7 @@ import pytest
 
 from splitwire.tls import TlsFiles
 from tests.net.tln.serve.conftest import wait_until
+from tln.serve.active import ActiveText
 from ucn.settings import LimitSettings
 
 MARKER = "xyzzy-marker-4417"
@@ -155,3 +156,27 @@ def test_a_node_that_goes_and_comes_back(start_node: Callable[..., Any], serve: 
     node.start()
     wait_until(lambda: http.get("/healthz").status_code == 200)
     assert client.completions.create(**TEXT, temperature=0).choices[0].text == before
+
+
+def test_a_bug_ends_its_own_text_and_tells_nothing(
+    endpoint: Any, unsplit: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """500 with a fixed text; whoever was in the same steps is answered."""
+    choose = ActiveText.choose
+
+    def fail(text: ActiveText, logits: Any) -> Any:
+        if text.num_prompt == len(MARKER) and text.num_new == 3:
+            raise ValueError(MARKER)
+        return choose(text, logits)
+
+    monkeypatch.setattr(ActiveText, "choose", fail)
+    endpoint.slow_down(0.01)
+    client = endpoint.client()
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.DEBUG):
+        other = pool.submit(client.completions.create, model="tiny", prompt="other", max_tokens=20, temperature=0)
+        with pytest.raises(openai.InternalServerError) as raised:
+            client.completions.create(**TEXT, temperature=0)
+        assert other.result().choices[0].text == unsplit.text("other", 20)
+    assert raised.value.code == "internal_error"
+    assert MARKER not in str(raised.value.body)
+    assert MARKER not in "".join(record.getMessage() for record in caplog.records)
