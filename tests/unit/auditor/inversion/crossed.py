@@ -40,7 +40,10 @@ class Crossed:
         """Rows of the same size that say nothing, on every hop."""
         generator = torch.Generator().manual_seed(78)
         texts = tuple(
-            replace(text, **{name: _noise(getattr(text, name), generator) for name in _HOPS})
+            replace(
+                text,
+                **{name: _noise(getattr(text, name), generator) for name in _HOPS if getattr(text, name) is not None},
+            )
             for text in self.view.texts
         )
         return Crossed(replace(self.view, texts=texts), self.tokens)
