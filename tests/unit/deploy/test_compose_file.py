@@ -81,6 +81,15 @@ def test_ports_are_on_loopback_unless_env_says_otherwise() -> None:
         assert VARIABLE.sub(lambda found: found[2] or "", port).startswith("127.0.0.1:"), port
 
 
+def test_the_image_has_a_folder_for_every_volume_that_is_written() -> None:
+    """A new volume takes its mode from there, so that whoever owns the keys can write it."""
+    made = re.search(r"install -d -m 1777 (.*)$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    assert made is not None
+    own = [service for service in SERVICES.values() if "splitwire" in service["image"]]
+    volumes = [volume for service in own for volume in service["volumes"] if isinstance(volume, str)]
+    assert {volume.split(":")[1] for volume in volumes} == set(made[1].split())
+
+
 def test_keys_are_mounted_read_only_and_where_they_belong() -> None:
     """The key that opens the truth goes to who audits; the authority's key goes nowhere."""
     holders: dict[str, set[str]] = {}
