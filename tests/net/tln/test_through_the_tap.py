@@ -134,6 +134,31 @@ def test_a_tap_that_is_replaced_in_mid_session_costs_a_retry_and_no_step(
     assert numbers[0][-1] < numbers[1][0]
 
 
+def test_a_session_is_restored_through_the_tap(
+    start_node: Callable[..., Any], connect: Callable[..., Any], start_tap: Callable[..., Any], batch: torch.Tensor
+) -> None:
+    """The node behind it is started again in the middle of a generation; the tap records both sessions."""
+    node = start_node()
+    tap = start_tap(node)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+    link = connect(node, stack=StackSettings(max_cache_positions=64), address=tap.settings.listen)
+    seen: list[str] = []
+
+    def guard(_route: Any, _messages: Any) -> None:
+        seen.append(link.crossing.session_hash)
+        if len(seen) == 4:
+            node.stop()
+            node.start()
+
+    link.crossing.guards.append(guard)
+    ours = link.split_model().generate(batch, **options)
+    assert torch.equal(ours, link.whole_model().generate(batch, **options))
+    link.transport.close()
+    tap.stop()
+    assert set(open_bundle(tap.settings.out).sessions()) == set(seen)
+    assert len(set(seen)) == 2
+
+
 def test_generation_through_the_tap_is_identical(
     start_node: Callable[..., Any], connect: Callable[..., Any], start_tap: Callable[..., Any], batch: torch.Tensor
 ) -> None:
