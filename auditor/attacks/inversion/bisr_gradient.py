@@ -1,9 +1,10 @@
 """BiSR(b): a trained inverter's guess, then soft labels matched to the gradient at the tail cut.
 
-The inverter (SIP) reads the forward rows; its scores for the token at the next position, divided by a temperature, are
-where the labels of a position begin. The last label begins at the public tail's own prediction. A few steps of AdamW
-then lower a mixed distance between the gradient of the soft labels and the one that crossed. Each side repairs the
-other: the gradient corrects what the inverter misread, and the inverter is a start that the gradient alone lacks.
+The inverter (SIP) reads the forward rows; its scores for the token at the next position, divided by a temperature, make
+the soft labels that a position begins with. The last one begins at the public tail's own prediction. They lie in 0 to
+1, so that a few steps of AdamW can turn any of them, and are logits in the loss: a mixed distance between the gradient
+that they would have made and the one that crossed. Each side repairs the other: the gradient corrects what the inverter
+misread, and the inverter is a start that the gradient alone lacks.
 
 Shapes: T positions of one text, V vocabulary, C tokens that the inverter names.
 """
@@ -38,7 +39,7 @@ class BisrBackward(InverterTraining):
     temperature: PositiveFloat = 1.2
     """Divides the inverter's scores."""
     learning_rate: PositiveFloat = 0.09
-    """Of AdamW, on label logits."""
+    """Of AdamW, on the soft labels, which go through another softmax in the loss."""
     num_steps: Count = 18
     squared_ratio: Annotated[float, Field(ge=0, le=1)] = 0.85
     """Weight of the squared distance; the absolute one has the rest."""
@@ -59,12 +60,11 @@ class BisrBackward(InverterTraining):
             gradient = TailGradient(view.model, text, settings.device)
             foreseen_TV = gradient.probabilities.clamp_min(1e-30).log()
             read_TV = _scores(inverter, text, foreseen_TV.shape[1])
-            logits_TV = torch.cat([read_TV[1:], foreseen_TV[-1:]]) / self.temperature
-            logits_TV.requires_grad_()
+            soft_TV = (torch.cat([read_TV[1:], foreseen_TV[-1:]]) / self.temperature).softmax(-1).requires_grad_()
             match = LabelMatch(gradient, self._distance)
-            optimizer = torch.optim.AdamW([logits_TV], lr=self.learning_rate)
-            done = descend(logits_TV, optimizer, lambda: match.loss(logits_TV), self.num_steps, tick)
-            labels = labels_guess(logits_TV.detach().softmax(-1), gradient.observed, done.details())
+            optimizer = torch.optim.AdamW([soft_TV], lr=self.learning_rate)
+            done = descend(soft_TV, optimizer, lambda: match.loss(soft_TV), self.num_steps, tick)
+            labels = labels_guess(soft_TV.detach(), gradient.observed, done.details())
             return _with_first(labels, read_TV[0])
 
         return recover_each(self.name, view, progress, recover, fit_seconds=inverter.fit_seconds)

@@ -30,7 +30,9 @@ SETTINGS = InversionSettings()
 CHANCE = 0.15  # of 264 tokens, 32 of which make most of the text
 GRADIENT_ATTACKS: dict[str, Any] = {
     "label_inference": LabelDirection(),
-    "bisr_gradient": BisrBackward(hidden_width=48, inverter_learning_rate=1e-2, num_epochs=8, piece_positions=12),
+    "bisr_gradient": BisrBackward(
+        hidden_width=48, inverter_learning_rate=1e-2, num_epochs=8, piece_positions=12, num_steps=6
+    ),
     "dlg": DeepLeakage(num_steps=30),
     "tag": TransformerGradient(num_steps=30),
     "lamp": LanguageModelPrior(num_steps=40, steps_between_moves=20, candidates=3, learning_rate=0.3),
