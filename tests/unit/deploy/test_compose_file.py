@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import splitwire
 from splitwire.settings import load_settings
 from tln.settings import TlnSettings, check_training
 from ucn.settings import UcnSettings, check
@@ -64,6 +65,16 @@ def test_the_settings_of_both_nodes_are_acceptable_and_cut_the_same_model() -> N
     assert trusted.model == untrusted.model
     assert (trusted.connection.address, trusted.connection.server_name) == ("tap:7432", "tap.splitwire")
     assert trusted.train.checkpoint_every > 0
+
+
+def test_images_carry_the_version_of_the_programs() -> None:
+    """In the label and in every tag of ours, so that two hosts can be compared."""
+    label = f'org.opencontainers.image.version="{splitwire.__version__}"'
+    assert label in (ROOT / "deploy/Dockerfile").read_text()
+    tags = re.findall(
+        r"splitwire/\w+:([\d.]+)", TEXT + "".join(p.read_text() for p in (ROOT / "deploy/k8s").rglob("*.yaml"))
+    )
+    assert set(tags) == {splitwire.__version__}
 
 
 def test_only_the_tap_stands_between_the_nodes() -> None:

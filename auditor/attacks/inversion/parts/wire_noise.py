@@ -19,6 +19,9 @@ from auditor.attacks.inversion.parts.wire_distance import WireRows, crossed
 
 _GAP_PLACES = 24
 _GAP_TOKENS = 16
+_RARER_RATIO = (
+    16.0  # rare tokens lie nearer to each other than the few that are looked at: at a quarter of the distance
+)
 _ALIKE_RATIO = 1.5  # mean squares within this ratio of the least are taken for noise as well
 
 
@@ -33,7 +36,7 @@ def noise_of(wires: Sequence[WireRows], guesses: Sequence[torch.Tensor], head: P
 
 
 def gap_of(pieces_NT: torch.Tensor, ranking: TokenRanking, head: Prefix, wire_dtype: str, share_known: float) -> float:
-    """The least mean square at which the row of another token was found, over places of public text."""
+    """The mean square at which no row of another token is expected: well below the least over places of public text."""
     pieces_NT = pieces_NT[:_GAP_PLACES]
     position = pieces_NT.shape[1] - 1
     rows_NTH, whole = head.extend(pieces_NT)
@@ -43,4 +46,4 @@ def gap_of(pieces_NT: torch.Tensor, ranking: TokenRanking, head: Prefix, wire_dt
     nearest_NK = scores_NV.topk(min(_GAP_TOKENS, scores_NV.shape[1] - 1)).indices
     candidates_NKH = whole.first(position).candidates(nearest_NK).float()
     wire = WireRows.read(crossed(rows_NTH[:, position].float(), wire_dtype, share_known), wire_dtype)
-    return float(wire.mean_squares(slice(None), candidates_NKH).min())
+    return float(wire.mean_squares(slice(None), candidates_NKH).min()) / _RARER_RATIO
