@@ -26,7 +26,10 @@ from auditor.views.prompt import CapturedText, PromptView
 
 @dataclass(frozen=True)
 class VanillaInversion:
-    """Begins at the mean of the embedding table and ends at the nearest rows. The papers do not say where to begin."""
+    """Begins at the mean of the embedding table and ends at the nearest rows by cosine, for the guess is still short.
+
+    The papers say neither.
+    """
 
     learning_rate: PositiveFloat = 0.001
     """Of Adam."""
@@ -55,7 +58,7 @@ class VanillaInversion:
             del generator  # nothing is drawn
             start_TH = mean_H.expand(len(text.forward), -1)
             embeddings_TH, found = match_rows(head, target, start_TH, how, tick)
-            tokens_T = nearest_tokens(embeddings_TH, head.table, "euclidean", 1)[:, 0]
+            tokens_T = nearest_tokens(embeddings_TH, head.table, "cosine", 1)[:, 0]
             return Guess(tokens_T, details=found.details())
 
         return recover_each(self.name, view, progress, recover)
