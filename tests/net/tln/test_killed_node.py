@@ -89,6 +89,7 @@ def killing(split: Any, frame: int, then: Callable[[], None]) -> None:
     split.model.crossing.guards.append(guard)
 
 
+@pytest.mark.timeout(300)  # starts three processes, one after the other
 def test_the_answer_is_that_of_the_uninterrupted_model(
     node: NodeProcess, tiny_model: Callable[[str], Path], pki: dict[str, TlsFiles], batch: torch.Tensor
 ) -> None:
