@@ -37,6 +37,7 @@ def command(
         list[int] | None, typer.Option("--stop-on-leak", metavar="PID", help="Process to end; may be repeated.")
     ] = None,
     idle: Annotated[float, typer.Option("--idle", help="End when nothing came for so many seconds; 0: never.")] = 0,
+    stay: Annotated[bool, typer.Option("--stay", help="Go on showing metrics after the end of the bundle.")] = False,
     config: Config = None,
     pairs: Set = None,
     print_settings: PrintSettings = False,
@@ -55,6 +56,7 @@ def command(
         "actions.on_leak": json.dumps(_words(on_leak)) if on_leak else "",
         "actions.stop_pids": json.dumps(stop) if stop else "",
         "idle_seconds": str(idle) if idle else "",
+        "stay": "true" if stay else "",
     }
     own = [(name, str(value)) for name, value in named.items() if value]
     settings = effective_settings(WatchSettings, "watch", config, pairs, own)

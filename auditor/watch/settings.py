@@ -98,6 +98,8 @@ class WatchSettings:
     """How long it waits for more."""
     idle_seconds: Seconds = 0.0
     """Ends when nothing was written for this long. 0: never, but the end of the bundle or a signal."""
+    stay: bool = False
+    """Whether it goes on showing what it found after the end of the bundle, until a signal."""
     priority: Priority = "idle"
     """Its share of the cores: what others leave over (idle), a little (low), or as much as they have (normal)."""
 

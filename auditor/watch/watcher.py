@@ -199,6 +199,8 @@ class Watcher:
         return next((d.gate() for d in self.detectors if isinstance(d, TokenDetector)), None)
 
     def _is_over(self) -> bool:
+        if self.settings.stay:
+            return False
         idle = self.settings.idle_seconds
         return self._tail.is_closed or (idle > 0 and time.monotonic() - self._grew > idle)
 

@@ -103,13 +103,13 @@ def test_the_watch_turns_to_a_newer_recording_and_to_a_truth_that_comes(box: Box
     process = subprocess.Popen([START / "watch"], env=box.environment)
     try:
         _point(bundles, "one")
-        _until(lambda: box.calls() == [f"auditor watch {bundles / 'one'}"])
+        _until(lambda: box.calls() == [f"auditor watch {bundles / 'one'} --stay"])
         _point(truths, "first")
         (truths / "first" / "truth.sealed").touch()
         sealed = f"--truth {truths / 'first' / 'truth.sealed'} --key {box.folder / 'audit_keys' / 'audit.key'}"
-        _until(lambda: box.calls()[1:] == [f"auditor watch {bundles / 'one'} {sealed}"])
+        _until(lambda: box.calls()[1:] == [f"auditor watch {bundles / 'one'} {sealed} --stay"])
         _point(bundles, "two")
-        _until(lambda: box.calls()[2:] == [f"auditor watch {bundles / 'two'} {sealed}"])
+        _until(lambda: box.calls()[2:] == [f"auditor watch {bundles / 'two'} {sealed} --stay"])
     finally:
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0

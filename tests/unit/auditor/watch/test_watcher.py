@@ -41,6 +41,16 @@ def test_what_grows_is_read_once_and_the_end_of_the_bundle_ends_the_watch(record
     assert (last.num_skipped, last.num_unmatched, last.num_problems) == (0, 0, 0)
 
 
+def test_a_watch_that_stays_shows_what_it_found_until_it_is_told_to_stop(record: Record, watch: Watch) -> None:
+    """The bundle is closed from the start; it takes turn after turn all the same."""
+    recording = record()
+    recording.steps(2)
+    recording.close()
+    turns: list[object] = []
+    watch(recording, stay=True, poll_seconds=0.01).run(stopped=lambda: len(turns) > 5, show=turns.append)
+    assert len(turns) > 5
+
+
 def test_it_waits_for_a_recorder_that_has_not_begun(watch: Watch, record: Record) -> None:
     recording = record()
     recording.folder.rename(recording.folder.with_name("later"))
