@@ -84,4 +84,5 @@ def _bounds(
     )
     if bounds.lower is None or bounds.upper is None:
         return None, None
-    return max(-1.0, float(bounds.lower[0])), min(1.0, float(bounds.upper[0]))
+    lowest = -1.0 if (top_C < 0).any() else 0.0
+    return max(lowest, float(bounds.lower[0])), min(1.0, float(bounds.upper[0]))

@@ -1,14 +1,15 @@
 """All metrics of recovered texts: of whole texts, of their prompts and of their answers, with bounds over documents.
 
 Tokens are compared as they are; words after decoding with the model's tokenizer, without special tokens. Positions that
-an attack does not name are left out of its words. What the truth does not tell is not scored.
+an attack does not name are left out of its words. What the truth does not tell is not scored, and a part without words,
+such as an answer of one end token, has no metrics of words.
 
 Shapes: N texts, T positions of one text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ class _Part:
     def __init__(self, name: str, used: Sequence[tuple[int, Integers, Integers]], tokenizer: Any, plan: Plan) -> None:
         self._name, self._used, self._plan = name, used, plan
         self._documents = np.array([document for document, _, _ in used], dtype=np.int64)
-        self._words = [(decoded(guessed, tokenizer), decoded(true, tokenizer)) for _, guessed, true in used]
+        words = [(decoded(guessed, tokenizer), decoded(true, tokenizer)) for _, guessed, true in used]
+        worded = [number for number, (_, true) in enumerate(words) if true.strip()]
+        self._words, self._worded = [words[number] for number in worded], self._documents[worded]
 
     def metrics(self, embedder: SentenceEmbedder | None) -> list[Metric]:
         """Tokens first, then words."""
@@ -82,11 +85,9 @@ class _Part:
             self._metric("token_accuracy", hits, lengths, note="position by position"),
             *self._overlaps("token", bags, _BAG),
             self._metric("exact_match", exact),
-            self._metric("rouge_l", [rouge_l(*words) for words in self._words], note="F measure, stemmed"),
-            self._metric("bleu", [bleu(*words) for words in self._words]),
-            self._metric(
-                "meteor", [meteor(*words) for words in self._words], note=f"stages {' and '.join(METEOR_STAGES)}"
-            ),
+            self._of_words("rouge_l", rouge_l, "F measure, stemmed"),
+            self._of_words("bleu", bleu),
+            self._of_words("meteor", meteor, f"stages {' and '.join(METEOR_STAGES)}"),
             self._similarity(embedder),
             self._entities(),
         ]
@@ -105,21 +106,32 @@ class _Part:
     def _similarity(self, embedder: SentenceEmbedder | None) -> Metric:
         if embedder is None:
             return missing("embedding_similarity", self._name, NOT_AVAILABLE)
-        return self._metric("embedding_similarity", [embedder.similarity(*words) for words in self._words])
+        return self._of_words("embedding_similarity", embedder.similarity)
 
     def _entities(self) -> Metric:
         bags = [entity_overlap(*words) for words in self._words]
         both = [float(bag.num_guessed + bag.num_true) for bag in bags]
-        return self._metric("entity_f1", [2.0 * bag.num_common for bag in bags], both, note=RULE)
+        common = [2.0 * bag.num_common for bag in bags]
+        return self._metric("entity_f1", common, both, note=RULE, documents=self._worded)
+
+    def _of_words(self, name: str, compute: Callable[[str, str], float], note: str = "") -> Metric:
+        """The mean over the texts that have words."""
+        values = [compute(*words) for words in self._words]
+        return self._metric(name, values, note=note, documents=self._worded)
 
     def _metric(
-        self, name: str, values: Sequence[float], denominators: Sequence[float] | None = None, note: str = ""
+        self,
+        name: str,
+        values: Sequence[float],
+        denominators: Sequence[float] | None = None,
+        note: str = "",
+        documents: Integers | None = None,
     ) -> Metric:
         return metric(
             name,
             self._name,
             values,
-            self._documents,
+            self._documents if documents is None else documents,
             self._plan.statistics,
             denominators=denominators,
             seed=self._plan.split.seed,
@@ -128,8 +140,8 @@ class _Part:
 
 
 def _performance(pairs: Sequence[Pair], tokenizer: Any, plan: Plan) -> list[Metric]:
-    """AP of the texts that have both a prompt and an answer; AP_input of all where none has an answer."""
-    both = [pair for pair in pairs if len(pair.part(PROMPT)[1]) and len(pair.part(ANSWER)[1])]
+    """AP of the texts that have words in the prompt and in the answer; nothing where none has."""
+    both = [pair for pair in pairs if all(decoded(pair.part(part)[1], tokenizer).strip() for part in (PROMPT, ANSWER))]
     if not both:
         return []
     documents = np.array([pair.document for pair in both], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,3 +101,14 @@ def test_parts_of_a_text_are_measured_apart() -> None:
     assert "no local folder" in found["embedding_similarity", "text"].note
     alone = measure([Pair(guess[:5], np.array([5, 6, 7, 8, -1]), n, 5) for n in range(6)], words, Plan())
     assert {m.part for m in alone} == {"text", "prompt"}
+
+
+def test_a_part_without_words_has_no_metrics_of_words() -> None:
+    """An answer of one end token is read or not as a token, and is no text."""
+    words = SimpleNamespace(decode=lambda ids, **_: " ".join(f"word{i}" for i in ids if i > 1))
+    pair = Pair(np.array([5, 6, 7, 1]), np.array([5, 6, 7, 1]), 0, 3)
+    found = {(m.name, m.part): m for m in measure([replace(pair, document=n) for n in range(6)], words, Plan())}
+    assert found["token_accuracy", "answer"].value == 1.0
+    assert found["rouge_l", "answer"].value is None
+    assert found["rouge_l", "prompt"].value == pytest.approx(1.0)
+    assert not {name for name, _ in found} & {"ap_input", "ap_alpha"}
