@@ -132,6 +132,7 @@ async def run_server(
     config = uvicorn.Config(
         build_app(parts),
         log_config=None,
+        log_level="warning",
         access_log=False,
         lifespan="off",
         server_header=False,
