@@ -26,7 +26,7 @@ from auditor.views.prompt import CapturedText, PromptView
 
 @dataclass(frozen=True)
 class VanillaInversion:
-    """Begins at the mean of the embedding table and ends at the nearest rows by cosine, for the guess is still short.
+    """Begins at zero and ends at the nearest rows of the embedding table by cosine, for the guess is still short.
 
     The papers say neither.
     """
@@ -51,12 +51,11 @@ class VanillaInversion:
         """Tokens of every position that crossed; none for the one that follows."""
         head = public_head(view.model, settings.device)
         how = Matching(self.distance, "adam", self.learning_rate, self.num_steps, self.patience_steps)
-        mean_H = head.table.mean(0)
 
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             target = target_of(text.forward, view.wire_dtype, head.device)
             del generator  # nothing is drawn
-            start_TH = mean_H.expand(len(text.forward), -1)
+            start_TH = torch.zeros(text.forward.shape)
             embeddings_TH, found = match_rows(head, target, start_TH, how, tick)
             tokens_T = nearest_tokens(embeddings_TH, head.table, "cosine", 1)[:, 0]
             return Guess(tokens_T, details=found.details())

@@ -46,7 +46,7 @@ _PATCHES = {"patch_positions": 4, "patch_steps": 10, "joint_steps": 10, "learnin
 
 ATTACKS: dict[str, Any] = {
     "actinv": ActInv(num_steps=80, learning_rate=0.05),
-    "vmi": VanillaInversion(num_steps=150, learning_rate=0.02),
+    "vmi": VanillaInversion(num_steps=150, learning_rate=0.03),
     "temperature_softmax": TokenSelection(num_steps=120, learning_rate=0.05, temperature=0.2),
     "embedding_recovery": EmbeddingRecovery(num_steps=150, learning_rate=0.03, penalty_weight=1e-3),
     "tbs_unbiased": TokenBasisSelection(num_steps=150, learning_rate=0.02),
