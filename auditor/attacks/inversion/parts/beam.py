@@ -46,9 +46,9 @@ class Beam:
     def run(self, scores_TV: torch.Tensor) -> Found:
         """From the ranking's scores of every position."""
         num_vocabulary = scores_TV.shape[1]
-        log_next_BV = torch.full((1, num_vocabulary), -math.log(num_vocabulary))
-        tokens_BT, totals_B = torch.empty(1, 0, dtype=torch.int64), torch.zeros(1)
-        squares_BT = torch.empty(1, 0)
+        log_next_BV = scores_TV.new_full((1, num_vocabulary), -math.log(num_vocabulary))
+        totals_B, squares_BT = scores_TV.new_zeros(1), scores_TV.new_empty(1, 0)
+        tokens_BT = torch.empty(1, 0, dtype=torch.int64, device=scores_TV.device)
         head, language = self.head, self.language
         for position, scores_V in enumerate(scores_TV):
             picked_BK, squares_BK = self._try(position, head, scores_V + log_next_BV)

@@ -68,4 +68,4 @@ class GaussianInverse:
         explained_HE = torch.stack([self.weights(noise_H, known_H) for known_H in patterns]).mean(0)
         error = self.embedding_covariance - self.cross_covariance.T @ explained_HE
         error = (error + error.T) / 2
-        return error + _ERROR_SHRINK * error.diagonal().mean() * torch.eye(len(error), dtype=error.dtype)
+        return error + _ERROR_SHRINK * error.diagonal().mean() * torch.eye(len(error)).to(error)
