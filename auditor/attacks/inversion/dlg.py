@@ -58,15 +58,22 @@ class DeepLeakage:
 
     def _optimise(self, match: LabelMatch, logits_TV: torch.Tensor, tick: Tick) -> tuple[float, int]:
         optimizer = torch.optim.LBFGS(
-            [logits_TV], lr=self.learning_rate, max_iter=self.num_steps, history_size=10, line_search_fn="strong_wolfe"
+            [logits_TV],
+            lr=self.learning_rate,
+            max_iter=self.num_steps,
+            tolerance_grad=0.0,
+            tolerance_change=0.0,
+            history_size=10,
+            line_search_fn="strong_wolfe",
         )
         losses: list[float] = []
+        num_tokens = logits_TV.shape[1]
 
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            loss = match.loss(logits_TV)
+            loss = num_tokens * match.loss(logits_TV)  # a logit among so many has a small share of its gradient
             loss.backward()  # type: ignore[no-untyped-call]
-            losses.append(float(loss.detach()))
+            losses.append(float(loss.detach()) / num_tokens)
             tick(min(1.0, len(losses) / (1.25 * self.num_steps)))
             return loss
 
