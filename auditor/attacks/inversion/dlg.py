@@ -35,7 +35,7 @@ class DeepLeakage:
     """First length of every line search."""
 
     start_deviation: float = 0.01
-    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+    """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "dlg"
     question: Question = "training_text"

@@ -43,7 +43,7 @@ class LanguageModelPrior:
     """Weight of the public model's surprise, nats a token, beside the distance of the gradients."""
 
     start_deviation: float = 0.01
-    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+    """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "lamp"
     question: Question = "training_text"

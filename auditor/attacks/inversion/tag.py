@@ -37,7 +37,7 @@ class TransformerGradient:
     """Weight of the absolute part."""
 
     start_deviation: float = 0.01
-    """Of the normal that label logits start from; 1 is the published start, from which labels are not found."""
+    """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "tag"
     question: Question = "training_text"

@@ -60,8 +60,7 @@ def cosine(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tensor:
 def random_logits(gradient: TailGradient, deviation: float, generator: torch.Generator) -> torch.Tensor:
     """Label logits [T, V] from a normal with this deviation, which the gradient attacks start from.
 
-    More tokens than hidden channels leave many soft labels with one gradient. From a wide start the one that is found
-    is no token; from a narrow one the first steps lead to the label.
+    More tokens than hidden channels leave many soft labels with one gradient, so what is found depends on the start.
     """
     start_TV = deviation * torch.randn(gradient.probabilities.shape, generator=generator)
     return start_TV.to(gradient.probabilities.device)
