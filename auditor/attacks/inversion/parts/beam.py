@@ -51,7 +51,7 @@ class Beam:
         tokens_BT = torch.empty(1, 0, dtype=torch.int64, device=scores_TV.device)
         head, language = self.head, self.language
         for position, scores_V in enumerate(scores_TV):
-            picked_BK, squares_BK = self._try(position, head, scores_V + log_next_BV)
+            picked_BK, squares_BK = self._try(position, head, scores_V, log_next_BV)
             known = float(self.wire.num_known[position])
             fits_BK = log_next_BV.gather(1, picked_BK) - squares_BK * known / (2 * self.noise[position])
             flat = (totals_B[:, None] + fits_BK).flatten()
@@ -66,12 +66,16 @@ class Beam:
             log_next_BV = with_any(logits_BV.log_softmax(-1))
         return self._found(tokens_BT, squares_BT, totals_B)
 
-    def _try(self, position: int, head: Prefix, scores_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest candidates [B, K] and the mean squares [B, K] of their rows."""
-        num_vocabulary = scores_BV.shape[1]
+    def _try(
+        self, position: int, head: Prefix, scores_V: torch.Tensor, log_next_BV: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Candidates [B, K] and the mean squares [B, K] of their rows: a third is what the language model expects."""
+        num_prefixes, num_vocabulary = log_next_BV.shape
         for num_candidates in (self.width.num_candidates, self.width.num_second):
-            each = min(num_vocabulary, max(num_candidates // 4, num_candidates // len(scores_BV)))
-            picked_BK = scores_BV.topk(each).indices
+            each = min(num_vocabulary, max(num_candidates // 4, num_candidates // num_prefixes))
+            ranked_BK = (scores_V + log_next_BV).topk(each - each // 3).indices
+            others_BV = log_next_BV.scatter(1, ranked_BK, -torch.inf)
+            picked_BK = torch.cat([ranked_BK, others_BV.topk(each // 3).indices], dim=1)
             rows_BKH = head.candidates(picked_BK).float()
             squares_BK = self.wire.mean_squares(slice(position, position + 1), rows_BKH.flatten(0, 1)[None]).reshape(
                 picked_BK.shape
