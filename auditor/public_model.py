@@ -68,7 +68,7 @@ class PublicModel:
         begins = next((token for token in (config.bos_token_id, config.eos_token_id, 0) if isinstance(token, int)), 0)
         first = torch.tensor([[begins]], device=head.device)
         rows = []
-        for tokens in torch.arange(head.embedding.num_embeddings, device=head.device).split(_BATCH_ROWS):
+        for tokens in torch.split(torch.arange(head.embedding.num_embeddings, device=head.device), _BATCH_ROWS):
             with torch.no_grad():
                 cache = head.new_cache()
                 head(first, cache=cache)

@@ -54,7 +54,7 @@ PAGES = (
     Page(
         "tln",
         "tln.settings:TlnSettings",
-        "The trusted node: `tln prepare`, `tln train`, `tln generate` and `tln serve`. Environment prefix `SPLITWIRE_TLN__`.",
+        "The trusted node: `tln prepare`, `train`, `generate` and `serve`. Environment prefix `SPLITWIRE_TLN__`.",
     ),
     Page("tap", "auditor.tap.settings:TapSettings", "The tap: `auditor tap`. Environment prefix `SPLITWIRE_TAP__`."),
     Page(

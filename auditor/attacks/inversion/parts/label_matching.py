@@ -49,7 +49,8 @@ def by_row_norm(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tens
     """Absolute difference, each row weighted by its share of the observed norm and taken as a share of its own size."""
     norms_T = observed_TH.norm(dim=-1)
     shares_T = (guess_TH - observed_TH).abs().sum(-1) / observed_TH.abs().sum(-1).clamp_min(_TINY)
-    return (shares_T * norms_T).sum() / norms_T.sum().clamp_min(_TINY)
+    weighted: torch.Tensor = (shares_T * norms_T).sum() / norms_T.sum().clamp_min(_TINY)
+    return weighted
 
 
 def cosine(guess_TH: torch.Tensor, observed_TH: torch.Tensor) -> torch.Tensor:

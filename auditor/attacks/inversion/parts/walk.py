@@ -122,4 +122,5 @@ def _best_of(scores: list[torch.Tensor], size: int) -> torch.Tensor:
     num_vocabulary = len(scores[0])
     each = -(-size // len(scores)) if size < num_vocabulary else num_vocabulary
     tops = [scores_V.topk(each) for scores_V in scores]
-    return torch.cat([top.indices[top.values > -torch.inf] for top in tops]).unique()
+    found: torch.Tensor = torch.unique(torch.cat([top.indices[top.values > -torch.inf] for top in tops]))
+    return found
