@@ -57,6 +57,7 @@ def command(
         list(asdict(settings.ceilings).items()),
         documents=tested,
         fewest_documents=statistics.min_documents,
+        num_texts=min(documents, settings.inversion.max_texts),
     )
     if as_json:
         tree = {
@@ -73,8 +74,10 @@ def command(
 
 
 def _in_all(need: Need, share: float) -> int | None:
-    """Documents in all, of which this share is in the test split."""
-    return None if need.needed_documents_count is None else math.ceil(need.needed_documents_count / share)
+    """Documents in all, of which this share is in the test split where there is one."""
+    if need.needed_documents_count is None or not need.is_split:
+        return need.needed_documents_count
+    return math.ceil(need.needed_documents_count / share)
 
 
 def _print(plan: Plan, needs: list[Need], documents: int, tested: int, share: float) -> None:
@@ -87,6 +90,11 @@ def _print(plan: Plan, needs: list[Need], documents: int, tested: int, share: fl
         typer.echo(
             f"{need.metric:<22}{show(need.ceiling, need.unit):>10}{show(need.detectable, need.unit):>13}"
             f"{show(need.room, need.unit):>10}{need.needed_documents_count or DASH:>8}{in_all or DASH:>8}"
+        )
+    most = plan.inversion.max_texts
+    if any(not need.is_split and (need.needed_documents_count or 0) > most for need in needs):
+        typer.echo(
+            f"prompt_token_pp        counts all documents, of which inversion.max_texts = {most} are attacked: raise it"
         )
     typer.echo("exact_support_frames   needs one frame of a training step")
     typer.echo("detectable and allowed: distance from a system that leaks nothing; test and in all: documents needed")

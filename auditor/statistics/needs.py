@@ -7,6 +7,7 @@ power, n independent rows, p the rate of the constant guesser:
     gate        Wilson bound of p n + z' sqrt(p (1 - p) n) hits, less p
     effect      (z + z') sqrt(2 p (1 - p) / n): arm and guesser disagree in at most that share of rows
     active      sqrt(2) times that: the difference of two readings
+    text        the effect of one arm: every inversion attack is a check of its own
     rare        Clopper-Pearson bound of no hit among the rare rows
     AUC         (z + z') sqrt((a + b + 1) / (12 a b)), a against b independent units (Hanley, McNeil 1982, at AUC .5)
     TPR         tpr.clean_upper_ratio, less the rate of false positives
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -68,6 +69,7 @@ class Need:
     """One check: documents that its ceiling needs, and what it detects with `documents_count` of them.
 
     `room` is the distance from no leak to the ceiling. `needed_documents_count` is None where no number suffices.
+    `is_split`: test documents count; else all are attacked, as texts are that attacks rebuild without learning from them.
     """
 
     metric: str
@@ -77,6 +79,7 @@ class Need:
     documents_count: int
     detectable: float
     needed_documents_count: int | None
+    is_split: bool = True
 
 
 Detectable = Callable[[Evidence, int], float]
@@ -138,11 +141,17 @@ def active_detectable_pp(evidence: Evidence, documents: int) -> float:
     return min(100.0, math.sqrt(2) * effect_detectable_pp(evidence, documents))
 
 
+def text_detectable_pp(evidence: Evidence, documents: int) -> float:
+    """Effect of one inversion attack on the tokens of a text."""
+    return effect_detectable_pp(replace(evidence, num_arms=1), documents)
+
+
 CHECKS: tuple[tuple[str, Literal["pp", "ratio"], float, Detectable], ...] = (
     ("token_pp", "pp", 0.0, token_detectable_pp),
     ("rare_token_pp", "pp", 0.0, rare_detectable_pp),
     ("active_token_pp", "pp", 0.0, active_detectable_pp),
     ("response_token_pp", "pp", 0.0, token_detectable_pp),
+    ("prompt_token_pp", "pp", 0.0, text_detectable_pp),
     ("partition_auc_ratio", "ratio", 0.5, partition_detectable_ratio),
     ("linkage_auc_ratio", "ratio", 0.5, partition_detectable_ratio),
     ("property_auc_ratio", "ratio", 0.5, property_detectable_ratio),
@@ -150,28 +159,39 @@ CHECKS: tuple[tuple[str, Literal["pp", "ratio"], float, Detectable], ...] = (
     ("membership_tpr_ratio", "ratio", FPR_RATIO, tpr_detectable_ratio),
 )
 """Name of the ceiling, unit, what a system without a leak reads, and what so many documents can detect."""
+_UNSPLIT = frozenset({"prompt_token_pp"})
 
 
 def audit_needs(
-    evidence: Evidence, ceilings: Sequence[tuple[str, float]], *, documents: int, fewest_documents: int
+    evidence: Evidence,
+    ceilings: Sequence[tuple[str, float]],
+    *,
+    documents: int,
+    fewest_documents: int,
+    num_texts: int | None = None,
 ) -> list[Need]:
-    """What each of these ceilings needs, in test documents."""
+    """What each of these ceilings needs, in test documents; `num_texts` are attacked by inversion attacks (all of the
+    documents, when it is None).
+    """
     check_count(documents, "documents", fewest=1)
+    texts = documents if num_texts is None else check_count(num_texts, "num_texts", fewest=1)
     limits = dict(ceilings)
     needs = []
     for name, unit, chance, detectable in CHECKS:
         if name not in limits or (name in ("partition_auc_ratio", "linkage_auc_ratio") and not evidence.decoys_count):
             continue
-        room = limits[name] - chance
+        room, is_split = limits[name] - chance, name not in _UNSPLIT
+        brought = documents if is_split else texts
         needs.append(
             Need(
                 metric=name,
                 unit=unit,
                 ceiling=limits[name],
                 room=room,
-                documents_count=documents,
-                detectable=detectable(evidence, documents),
+                documents_count=brought,
+                detectable=detectable(evidence, brought),
                 needed_documents_count=_fewest(evidence, detectable, room, fewest_documents),
+                is_split=is_split,
             )
         )
     return needs

@@ -129,6 +129,20 @@ def test_the_table_of_the_documentation_is_what_the_command_prints() -> None:
     assert block in page
 
 
+def test_texts_that_are_rebuilt_need_no_split(tmp_path: Path) -> None:
+    """All documents are attacked, as many as the plan allows; the default plan allows too few for its own ceiling."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text("[inversion]\nmax_texts = 400\n")
+    printed = [json.loads(invoke("power", "--json", "--plan", name).output)["checks"] for name in ("default", plan)]
+    few, many = ({check["metric"]: check for check in checks}["prompt_token_pp"] for checks in printed)
+    assert few["documents_count"] == 20
+    assert many["documents_count"] == 100
+    assert few["detectable"] > many["detectable"]
+    assert few["needed_documents_count"] == few["needed_documents_in_all_count"] > 20
+    assert "inversion.max_texts = 20" in invoke("power").output
+    assert "max_texts" not in invoke("power", "--plan", plan).output
+
+
 def test_correlated_rows_fewer_rows_and_more_arms_need_more_documents(tmp_path: Path) -> None:
     def token(*arguments: object) -> int:
         return int(json.loads(invoke("power", "--json", *arguments).output)["checks"][0]["needed_documents_count"])
