@@ -69,7 +69,7 @@ class Need:
     """One check: documents that its ceiling needs, and what it detects with `documents_count` of them.
 
     `room` is the distance from no leak to the ceiling. `needed_documents_count` is None where no number suffices.
-    `is_split`: test documents count; else all are attacked, as texts are that attacks rebuild without learning from them.
+    `is_split`: test documents count; else all do, such as texts that are rebuilt without learning from any of them.
     """
 
     metric: str
