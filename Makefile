@@ -3,7 +3,7 @@
 #   PYTHON           interpreter for the virtual environment, 3.11 to 3.13 (default: the newest of them that is found)
 #   TORCH_INDEX_URL  wheel index from which torch is taken, for a CPU or CUDA build (default: the installer's own choice)
 #   VENV             folder of the virtual environment (default .venv)
-#   ARGS             options of `make reproduce` and `make compose-test`, for instance ARGS="--cells 'ours.*'"
+#   ARGS             options of `make reproduce`, `study` and `compose-test`, for instance ARGS="--cells 'ours.*'"
 #   TESTS            what `make test` gives to pytest (default: everything), for instance TESTS=tests/unit
 
 PYTHON ?=
@@ -19,7 +19,7 @@ MODEL_STAMP := $(VENV)/.model
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo reproduce test compose-test bench lint format stubs docs clean
+.PHONY: help setup model demo reproduce study test compose-test bench lint format stubs docs clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ demo: $(MODEL_STAMP)  ## Show the whole story on this machine: split training, c
 
 reproduce: $(MODEL_STAMP)  ## Reproduce the published results in shape; ARGS="--list" names the cells.
 	@$(BIN)/python -m deploy.reproduce $(ARGS)
+
+study: $(MODEL_STAMP)  ## Run the published inversion attacks by depth, noise and schedule; ARGS="--list" names the cells.
+	@$(BIN)/python -m deploy.study $(ARGS)
 
 test: $(STAMP)  ## Run lint, then every test; fails when either fails.
 	@$(MAKE) --no-print-directory --silent model || echo "test: without the small model; its tests are skipped" >&2

@@ -42,16 +42,16 @@ def render(results: Iterable[Result]) -> str:
     return "\n".join(parts)
 
 
-def write_section(document: Path, text: str) -> None:
+def write_section(document: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Puts the tables between the two markers of a document; SettingsError when it has none."""
     try:
         before = document.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{document} cannot be read: {error.strerror}", remedy="name it with --document") from None
-    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
+    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(before):
-        raise SettingsError(f"{document} has no markers for the tables", remedy=f"add the lines {BEGIN} and {END}")
-    section = f"{BEGIN}\n\n{text}\n{END}"
+        raise SettingsError(f"{document} has no markers for the tables", remedy=f"add the lines {begin} and {end}")
+    section = f"{begin}\n\n{text}\n{end}"
     replace_file(document, pattern.sub(lambda _: section, before).encode("utf-8"))
 
 
