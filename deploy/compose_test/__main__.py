@@ -2,10 +2,13 @@
 
     1. An engine is started where none runs, images are built, keys are made, SmolLM2 is put into a volume.
     2. tln, tap, watch, ucn and Prometheus come up and are healthy.
-    3. Training goes on with the gradient open: Prometheus has the series of all four, and the alert LeakFound fires.
+    3. Training goes on with the gradient open: Prometheus has the series of all four, the alert LeakFound fires, and
+       the page of the watch names the leak.
     4. The untrusted node's container is restarted in the midst of it; the trusted node goes on from its checkpoint.
-    5. The recording is audited; the verdict, which is a fail, arrives in Prometheus.
-    6. Everything is removed.
+    5. The run is stopped and its recording audited; the verdict, which is a fail, arrives on the page and in
+       Prometheus, and the alert AuditFailed fires.
+    6. `serve` comes up instead, answers a request with an API key and refuses one without.
+    7. Everything is removed.
 
 Exit code 0: all of it held. Grafana is left out, and said so, where no registry serves its image.
 """
@@ -21,14 +24,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.compose_test.engine import ComposeTestError, Project, engine
+from deploy.compose_test.engine import ComposeTestError, Project, docker, engine
+from deploy.compose_test.http import Page, Server
 from deploy.compose_test.preparation import fill_models, prepare
 from deploy.compose_test.prometheus import Prometheus
 
 SERVED = ("ucn", "tap", "watch", "prometheus")
 _STEPS_BEFORE = 4
 """More than the first checkpoint, and enough that the count is seen to begin anew."""
-PROFILES = ("tln", "ucn", "observability")
+PROFILES = ("tln", "ucn", "observability", "serve")
 SERIES = (
     'up{job="ucn"} == 1',
     'up{job="tln"} == 1',
@@ -104,6 +108,8 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
         _say("up")
         project.up()
         _run(project, Prometheus(port), limits)
+        _judge(project, Prometheus(port), limits)
+        _serve(project, limits)
     except BaseException:
         for service in project.services:
             _say(f"--- {service}\n{project.logs(service)}")
@@ -112,7 +118,9 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
         if not keep:
             project.down()
             shutil.rmtree(out)
-            engine("down")
+    if not keep:
+        _gone(project)
+        engine("down")
     _say("everything held")
     return 0
 
@@ -126,20 +134,49 @@ def _run(project: Project, prometheus: Prometheus, limits: Limits) -> None:
         _until(f"Prometheus has {query}", limits.train, lambda asked=query: bool(prometheus.samples(asked)))  # type: ignore[misc]
     _until("the alert LeakFound fires", limits.train, lambda: _fires(prometheus, "LeakFound"))
     count = 'splitwire_step_seconds_count{job="tln", phase="train"}'
+    page = Page(int(project.environment["WATCH_PORT"]))
+    _until("the page names the leak", limits.train, lambda: any(text.startswith("support") for text in page.leaks()))
     _until("steps were taken", limits.train, lambda: (prometheus.value(count) or 0) >= _STEPS_BEFORE)
     _say("restarting the untrusted node")
     before = int(project.state("tln")["RestartCount"])
     project.compose("restart", "--timeout", "5", "ucn")
     _until("tln started again", limits.train, lambda: int(project.state("tln")["RestartCount"]) > before)
     _until("training goes on", limits.train, lambda: bool(prometheus.samples(f"resets({count}[15m]) > 0")))
+
+
+def _judge(project: Project, prometheus: Prometheus, limits: Limits) -> None:
     _say("auditing what was recorded")
     project.compose("stop", "tln")
     project.compose("stop", "tap")
     audited = _audit(project)
-    if audited != 1:
-        raise ComposeTestError(f"the audit of an open gradient ended with code {audited}, expected 1 (fail)")
+    _expect(f"the audit of an open gradient ends with code {audited}, which is fail", audited == 1)
+    page = Page(int(project.environment["WATCH_PORT"]))
+    _until("the page shows the verdict", limits.start, lambda: page.verdict() == "fail")
     _until("the verdict arrived", limits.start, lambda: bool(prometheus.samples('auditor_verdict{state="fail"} == 1')))
     _until("the alert AuditFailed fires", limits.start, lambda: _fires(prometheus, "AuditFailed"))
+
+
+def _serve(project: Project, limits: Limits) -> None:
+    _say("serving through a new recording")
+    project.compose("start", "tap")
+    serving = Project(project.name, PROFILES, project.environment, ("serve",))
+    serving.up()
+    _until("serve is healthy", limits.start, lambda: _is_healthy(serving, "serve"))
+    server = Server(project.environment)
+    _expect("a request without an API key is refused", server.status(key="") == 401)
+    answer = server.complete("The capital of France is", max_tokens=2)
+    _expect(f"a request with it is answered {answer!r}", bool(answer))
+
+
+def _gone(project: Project) -> None:
+    """ComposeTestError when something of the project is left."""
+    label = f"label=com.docker.compose.project={project.name}"
+    left = [
+        *docker("ps", "--all", "--quiet", "--filter", label).stdout.split(),
+        *docker("network", "ls", "--quiet", "--filter", label).stdout.split(),
+        *docker("volume", "ls", "--quiet", "--filter", f"name=^{project.name}_").stdout.split(),
+    ]
+    _expect("no container, network or volume is left", not left)
 
 
 def _audit(project: Project) -> int:
@@ -156,6 +193,12 @@ def _is_healthy(project: Project, service: str) -> bool:
 
 def _fires(prometheus: Prometheus, alert: str) -> bool:
     return bool(prometheus.samples(f'ALERTS{{alertname="{alert}", alertstate="firing"}}'))
+
+
+def _expect(what: str, holds: bool) -> None:
+    if not holds:
+        raise ComposeTestError(f"not so: {what}")
+    _say(what)
 
 
 def _until(what: str, seconds: float, happened: Callable[[], bool]) -> None:

@@ -36,16 +36,20 @@ def prepare(out: Path) -> dict[str, str]:
         shutil.copy2(out / "signed" / name, ucn / name)
     (out / "series").mkdir()
     (out / "grafana.password").write_text(os.urandom(12).hex())
+    (out / "api.keys").touch(0o600)
+    (out / "api.keys").write_text(os.urandom(32).hex())
     (out / "tln.toml").write_text(_merged_settings())
     user = os.getuid() or IMAGE_USER
     if user != os.getuid():
         for path in (out, *out.rglob("*")):
             os.chown(path, user, user)
-    ports = {name: str(free_port()) for name in ("PROMETHEUS_PORT", "GRAFANA_PORT")}
+    ports = {name: str(free_port()) for name in ("PROMETHEUS_PORT", "GRAFANA_PORT", "WATCH_PORT")}
     return {
         **ports,
         "UCN_LISTEN": f"127.0.0.1:{free_port()}",
         "UCN_METRICS_LISTEN": f"127.0.0.1:{free_port()}",
+        "SERVE_LISTEN": f"127.0.0.1:{free_port()}",
+        "API_KEYS": str(out / "api.keys"),
         "SPLITWIRE_UID": str(user),
         "SPLITWIRE_GID": str(user),
         "PKI": str(pki),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import yaml
 
 import splitwire
 from splitwire.settings import load_settings
-from tln.settings import TlnSettings, check_training
+from tln.serve.settings import check_serve
+from tln.settings import TlnSettings, check_generation, check_training
 from ucn.settings import UcnSettings, check
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +69,20 @@ def test_the_settings_of_both_nodes_are_acceptable_and_cut_the_same_model() -> N
     assert trusted.train.checkpoint_every > 0
 
 
+@pytest.mark.parametrize("file", ["deploy/compose/serve.toml", "deploy/k8s/serve/serve.toml"])
+def test_the_settings_of_the_server_are_acceptable_and_cut_the_same_model(file: str) -> None:
+    """It listens on every address of its container, so it needs a file of API keys."""
+    serving = load_settings(TlnSettings, program="tln", file=ROOT / file, environment={})
+    check_generation(serving)
+    check_serve(serving)
+    untrusted = load_settings(UcnSettings, program="ucn", file=ROOT / "deploy/compose/ucn.toml", environment={})
+    assert serving.model == untrusted.model
+    assert (serving.connection.address, serving.connection.server_name) == ("tap:7432", "tap.splitwire")
+    assert Path(serving.serve.api_key_file).name == "api.keys"
+    grace = int(SERVICES["serve"]["stop_grace_period"].removesuffix("s"))
+    assert grace > serving.serve.drain_seconds
+
+
 def test_images_carry_the_version_of_the_programs() -> None:
     """In the label and in every tag of ours, so that two hosts can be compared."""
     label = f'org.opencontainers.image.version="{splitwire.__version__}"'
@@ -82,12 +98,15 @@ def test_only_the_tap_stands_between_the_nodes() -> None:
     assert TREE["networks"]["trusted"] == {"internal": True}
     assert SERVICES["tln"]["networks"] == ["trusted"]
     assert SERVICES["ucn"]["networks"] == ["wire"]
+    assert all("wire" not in SERVICES[name]["networks"] for name in ("serve", "watch", "audit"))
+    (option,) = TREE["networks"]["screens"]["driver_opts"].items()
+    assert option == ("com.docker.network.bridge.enable_ip_masquerade", "false")
     assert set(SERVICES["tap"]["networks"]) == {"trusted", "wire"}
 
 
 def test_ports_are_on_loopback_unless_env_says_otherwise() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == 4
+    assert len(published) == 6
     for port in published:
         assert VARIABLE.sub(lambda found: found[2] or "", port).startswith("127.0.0.1:"), port
 
@@ -112,7 +131,8 @@ def test_keys_are_mounted_read_only_and_where_they_belong() -> None:
     assert holders["AUDIT_KEYS}/audit.key"] == {"watch"}
     assert holders["AUDIT_KEYS}"] == {"audit"}
     assert holders["AUDIT_KEYS}/audit.pub"] == {"tln"}
-    assert holders["PKI}/tln"] == {"tln"}
+    assert holders["PKI}/tln"] == {"tln", "serve"}
+    assert holders["API_KEYS}"] == {"serve"}
     assert holders["PKI}/tap"] == {"tap"}
     assert not any("/ca" in source for source in holders)
 
@@ -124,7 +144,7 @@ def test_every_variable_has_a_default_and_the_main_ones_are_in_the_example() -> 
     assert all("${" + name + ":-" in TEXT for name in used)
     example = (ROOT / ".env.example").read_text()
     assert set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE)) <= used.keys() | used_gpu.keys()
-    for name in ("UCN_ADDRESS", "UCN_METRICS_ADDRESS", "UCN_LISTEN", "SPLITWIRE_UID", "PKI", "AUDIT_KEYS"):
+    for name in ("UCN_ADDRESS", "UCN_METRICS_ADDRESS", "UCN_LISTEN", "SPLITWIRE_UID", "PKI", "AUDIT_KEYS", "API_KEYS"):
         assert re.search(rf"^#?{name}=", example, re.MULTILINE), name
 
 
@@ -143,11 +163,20 @@ def test_compose_takes_the_file(files: tuple[str, ...]) -> None:
     if shutil.which("docker-compose") is None:
         pytest.skip("docker-compose is not installed")
     words = [word for name in files for word in ("-f", name)]
-    for profile in ("tln", "ucn", "observability", "audit", "setup"):
+    for profile in ("tln", "ucn", "observability", "serve", "audit", "setup"):
         words += ["--profile", profile]
     done = subprocess.run(["docker-compose", *words, "config"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert set(yaml.safe_load(done.stdout)["services"]) == set(SERVICES)
+
+
+def test_an_image_gets_what_the_server_needs() -> None:
+    """The extra `http` comes with the requirements that the Dockerfile asks for."""
+    assert "requirements.py pyproject.toml http >requirements.txt" in (ROOT / "deploy/Dockerfile").read_text()
+    command = [sys.executable, ROOT / "deploy/requirements.py", ROOT / "pyproject.toml", "http"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    names = {re.split(r"[<>=\[]", line)[0] for line in done.stdout.splitlines()}
+    assert {"torch", "grpcio", "fastapi", "uvicorn"} <= names
 
 
 def test_an_image_gets_no_secret_and_no_private_text() -> None:

@@ -19,7 +19,8 @@ from ucn.settings import UcnSettings, check
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"
-SETS = ("ucn", "trusted")
+SIDES = ("ucn", "trusted")
+SETS = (*SIDES, "serve")
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 VERSION = "1.29"
 
@@ -47,7 +48,10 @@ def test_a_set_builds_and_is_valid(name: str) -> None:
     for tree in yaml.safe_load_all(done.stdout):
         kubernetes_validate.validate(tree, VERSION, strict=True)
         kinds.append(tree["kind"])
-    assert {"Namespace", "NetworkPolicy", "ConfigMap", "Service", "PersistentVolumeClaim"} <= set(kinds)
+    needed = {"NetworkPolicy", "ConfigMap", "Service"} | (
+        {"Namespace", "PersistentVolumeClaim"} if name in SIDES else set()
+    )
+    assert needed <= set(kinds)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -77,7 +81,7 @@ def test_a_pod_may_do_as_little_as_it_can(name: str) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_servers_are_probed(name: str) -> None:
     for tree in _resources(name):
-        if tree["kind"] == "StatefulSet":
+        if tree["kind"] in ("StatefulSet", "Deployment"):
             for container in tree["spec"]["template"]["spec"]["containers"]:
                 assert "readinessProbe" in container, container["name"]
 
@@ -94,14 +98,15 @@ def test_keys_come_from_secrets_that_are_not_in_the_set(name: str) -> None:
             assert all(mount["readOnly"] for mount in mounts)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", SIDES)
 def test_nothing_may_talk_unless_a_policy_says_so(name: str) -> None:
     policies = {tree["metadata"]["name"]: tree["spec"] for tree in _resources(name) if tree["kind"] == "NetworkPolicy"}
     assert policies["nothing-else"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
-def test_the_trusted_node_reaches_the_tap_and_names_only() -> None:
-    policy = next(t for t in _resources("trusted") if t["metadata"]["name"] == "tln-to-tap")["spec"]
+@pytest.mark.parametrize(("name", "policy_name"), [("trusted", "tln-to-tap"), ("serve", "serve-to-tap")])
+def test_the_trusted_node_reaches_the_tap_and_names_only(name: str, policy_name: str) -> None:
+    policy = next(t for t in _resources(name) if t["metadata"]["name"] == policy_name)["spec"]
     ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
     assert ports == {7432, 53}
     assert all("ipBlock" not in peer for rule in policy["egress"] for peer in rule["to"])

@@ -99,7 +99,7 @@ def test_promtool_agrees(words: tuple[str, ...]) -> None:
 def test_the_untrusted_node_is_pulled_over_mutual_tls_and_cannot_speak_for_the_auditor() -> None:
     """The monitor's certificate is shown; series of the trusted side are dropped from what the node says."""
     jobs = {job["job_name"]: job for job in yaml.safe_load((RULES / "prometheus.yml").read_text())["scrape_configs"]}
-    assert jobs.keys() == {"ucn", "tln", "tap", "watch"}
+    assert jobs.keys() == {"ucn", "tln", "serve", "tap", "watch"}
     ucn = jobs["ucn"]
     assert ucn["scheme"] == "https"
     assert ucn["tls_config"].keys() >= {"ca_file", "cert_file", "key_file", "server_name"}

@@ -13,6 +13,7 @@ import pytest
 
 START = Path(__file__).parents[3] / "deploy" / "compose" / "start"
 PROGRAMS = ("tln", "auditor", "splitwire")
+FOLDERS = ("bundles", "truth", "runs", "audits", "audit_keys", "keys")
 WAIT_SECONDS = 20
 
 
@@ -24,7 +25,7 @@ class Box:
 
     @property
     def environment(self) -> dict[str, str]:
-        folders = {name.upper(): str(self.folder / name) for name in ("bundles", "truth", "runs", "audit_keys", "keys")}
+        folders = {name.upper(): str(self.folder / name) for name in FOLDERS}
         return {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "LOG": str(self.folder / "log"), **folders}
 
     def run(self, script: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,7 @@ class Box:
 
 @pytest.fixture
 def box(tmp_path: Path) -> Box:
-    for name in ("bin", "bundles", "truth", "runs", "audit_keys", "keys"):
+    for name in ("bin", *FOLDERS):
         (tmp_path / name).mkdir()
     for program in PROGRAMS:
         script = tmp_path / "bin" / program
@@ -113,6 +114,30 @@ def test_the_watch_turns_to_a_newer_recording_and_to_a_truth_that_comes(box: Box
     finally:
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_the_newest_result_is_the_one_that_is_shown(box: Box, code: int) -> None:
+    """The verdict is the exit code, and every whole truth is given."""
+    _point(box.folder / "bundles", "one")
+    for name in ("first", "second"):
+        (box.folder / "truth" / name).mkdir()
+    (box.folder / "truth" / "first" / "truth.sealed").touch()
+    writes = 'while [ "$1" != --out ]; do shift; done; mkdir "$2"; touch "$2/audit.json"'
+    script = box.folder / "bin" / "auditor"
+    script.write_text(f'#!/bin/sh\necho "auditor $*" >>"$LOG"\n{writes}\nexit {code}\n')
+    assert box.run("audit", "--plan", "quick").returncode == code
+    (call,) = box.calls()
+    assert call.startswith(f"auditor audit {box.folder}/bundles/one --key {box.folder}/audit_keys/audit.key")
+    assert call.endswith(f"--truth {box.folder}/truth/first/truth.sealed --plan quick")
+    assert (box.folder / "audits" / "current" / "audit.json").exists()
+
+
+def test_an_audit_without_a_result_leaves_the_last_one_shown(box: Box) -> None:
+    _point(box.folder / "bundles", "one")
+    _point(box.folder / "audits", "before")
+    assert box.run("audit").returncode == 0
+    assert (box.folder / "audits" / "current").readlink() == Path("before")
 
 
 @pytest.mark.parametrize("name", ["ucn", "tap", "tln"])
