@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveFloat
 
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
@@ -20,7 +21,7 @@ from auditor.attacks.inversion.parts.label_matching import LabelMatch, random_lo
 from auditor.attacks.inversion.parts.labels import labels_guess
 from auditor.attacks.inversion.parts.tail_gradient import TailGradient
 from auditor.channels import GRADIENT_ONLY
-from auditor.plan import InversionSettings
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress, Tick
 from auditor.views.prompt import CapturedText, PromptView
 
@@ -29,12 +30,12 @@ from auditor.views.prompt import CapturedText, PromptView
 class DeepLeakage:
     """Names the label of every row; the first token of a text is nobody's label."""
 
-    num_steps: int = 300
+    num_steps: Count = 300
     """Most steps of L-BFGS. It ends early where the loss does not fall any more."""
-    learning_rate: float = 1.0
+    learning_rate: PositiveFloat = 1.0
     """First length of every line search."""
 
-    start_deviation: float = 0.01
+    start_deviation: PositiveFloat = 0.01
     """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "dlg"

@@ -21,7 +21,7 @@ from auditor.attacks.inversion.parts.each_text import Guess, recover_each
 from auditor.attacks.inversion.parts.labels import labels_guess
 from auditor.attacks.inversion.parts.tail_gradient import TailGradient
 from auditor.channels import GRADIENT_ONLY
-from auditor.plan import InversionSettings
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress, Tick
 from auditor.views.prompt import CapturedText, PromptView
 
@@ -30,7 +30,7 @@ from auditor.views.prompt import CapturedText, PromptView
 class LabelDirection:
     """Names the label of every row; the first token of a text is nobody's label."""
 
-    solver_steps: int = 20
+    solver_steps: Count = 20
     """Conjugate-gradient steps through the tail's layers. 1: the gradient's own direction, pushed through the tail."""
 
     name = "label_inference"

@@ -23,7 +23,7 @@ from auditor.attacks.inversion.parts.labels import labels_guess
 from auditor.attacks.inversion.parts.pieces import pieces_of, returned_by_public
 from auditor.attacks.inversion.parts.tail_gradient import TailGradient
 from auditor.channels import GRADIENT_ONLY
-from auditor.plan import InversionSettings
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress, Tick
 from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, PromptView
@@ -33,9 +33,9 @@ from auditor.views.prompt import CapturedText, PromptView
 class LabelNorm:
     """Names the label of every row; the first token of a text is nobody's label."""
 
-    pieces: int = 16
+    pieces: Count = 16
     """Pieces of public text from which the line is learned."""
-    piece_tokens: int = 64
+    piece_tokens: Count = 64
     """Tokens of a piece."""
 
     name = "label_norm"

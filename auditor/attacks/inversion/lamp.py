@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
@@ -22,7 +23,7 @@ from auditor.attacks.inversion.parts.labels import labels_guess
 from auditor.attacks.inversion.parts.language_model import mean_surprise
 from auditor.attacks.inversion.parts.tail_gradient import TailGradient
 from auditor.channels import GRADIENT_ONLY
-from auditor.plan import InversionSettings
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress, Tick
 from auditor.views.prompt import CapturedText, PromptView
 
@@ -31,18 +32,18 @@ from auditor.views.prompt import CapturedText, PromptView
 class LanguageModelPrior:
     """Names the label of every row; the first token of a text is nobody's label."""
 
-    num_steps: int = 300
+    num_steps: Count = 300
     """Continuous steps in all."""
-    steps_between_moves: int = 30
+    steps_between_moves: Count = 30
     """Continuous steps before each round of moves."""
-    candidates: int = 16
+    candidates: Count = 16
     """Moved guesses of one round."""
-    learning_rate: float = 0.1
+    learning_rate: PositiveFloat = 0.1
     """Learning rate of Adam."""
-    perplexity_weight: float = 0.1
+    perplexity_weight: NonNegativeFloat = 0.1
     """Weight of the public model's surprise, nats a token, beside the distance of the gradients."""
 
-    start_deviation: float = 0.01
+    start_deviation: PositiveFloat = 0.01
     """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "lamp"

@@ -19,6 +19,7 @@ from auditor.plan import InversionSettings
 from splitwire.errors import SettingsError
 
 _CLASS_ATTRIBUTES = frozenset({"name", "question", "families", "knowledge", "assumes", "paper"})
+_LARGEST = 1e9
 
 
 def configured(attack: Attack, settings: InversionSettings) -> Attack:
@@ -66,6 +67,8 @@ def _replaced(attack: Attack, values: Mapping[str, Any]) -> Attack:
 
 def _converted(value: Any, hint: Any, place: str) -> Any:
     """The value as its field has it. A whole number is a number; nothing else is converted."""
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise SettingsError(f"{place} is {value!r}", remedy=f"give a number, of at most {_LARGEST:g}")
     is_whole_number = isinstance(value, int) and not isinstance(value, bool)
     try:
         return pydantic.TypeAdapter(hint).validate_python(value, strict=not is_whole_number)

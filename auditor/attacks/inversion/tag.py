@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
@@ -20,7 +21,7 @@ from auditor.attacks.inversion.parts.label_matching import LabelMatch, by_row_no
 from auditor.attacks.inversion.parts.labels import labels_guess
 from auditor.attacks.inversion.parts.tail_gradient import TailGradient
 from auditor.channels import GRADIENT_ONLY
-from auditor.plan import InversionSettings
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress, Tick
 from auditor.views.prompt import CapturedText, PromptView
 
@@ -29,14 +30,14 @@ from auditor.views.prompt import CapturedText, PromptView
 class TransformerGradient:
     """Names the label of every row; the first token of a text is nobody's label."""
 
-    num_steps: int = 300
+    num_steps: Count = 300
     """Steps of AdamW."""
-    learning_rate: float = 0.1
+    learning_rate: PositiveFloat = 0.1
     """Learning rate of AdamW."""
-    alpha: float = 0.01
+    alpha: NonNegativeFloat = 0.01
     """Weight of the absolute part."""
 
-    start_deviation: float = 0.01
+    start_deviation: PositiveFloat = 0.01
     """Of the normal that label logits start from; as published it is 1, from which somewhat fewer labels are found."""
 
     name = "tag"

@@ -9,6 +9,7 @@ import pytest
 from auditor.attacks import ATTACKS
 from auditor.attacks.inversion.nearest_vocabulary import NearestVocabulary
 from auditor.attacks.inversion.parameters import configured, parameters_of
+from auditor.plan import InversionSettings
 from auditor.plan_file import load_plan, render_plan
 from splitwire.errors import SettingsError
 
@@ -30,6 +31,22 @@ def test_parameters_of_a_plan_replace_those_of_the_attack(tmp_path: Path) -> Non
     assert load_plan(_plan(tmp_path, render_plan(plan))).hash == plan.hash
 
 
+def test_no_number_of_any_attack_may_be_below_nothing() -> None:
+    """A negative count, rate or weight is refused for every attack, not only where somebody thought of it."""
+    taken = []
+    for name, attack in ATTACKS.items():
+        for parameter, value in parameters_of(attack).items():
+            if isinstance(value, bool | str):
+                continue
+            settings = InversionSettings(parameters={name: {parameter: -1}})
+            try:
+                configured(attack, settings)
+            except SettingsError:
+                continue
+            taken.append(f"{name}.{parameter}")
+    assert not taken
+
+
 @pytest.mark.parametrize(
     ("section", "named"),
     [
@@ -37,6 +54,9 @@ def test_parameters_of_a_plan_replace_those_of_the_attack(tmp_path: Path) -> Non
         ('[inversion.parameters.nearest_vocabulary]\ndistant = "l2"', "there is no parameter distant"),
         ('[inversion.parameters.nearest_vocabulary]\ndistance = "l2"', "distance is 'l2'"),
         ("[inversion.parameters.nearest_vocabulary]\ndistance = true", "distance is True"),
+        ("[inversion.parameters.tag]\nlearning_rate = nan", "learning_rate is nan"),
+        ("[inversion.parameters.actinv]\nlearning_rate = inf", "learning_rate is inf"),
+        ("[inversion.parameters.actinv]\nnum_steps = 1000000000000", "num_steps is 1000000000000"),
         ("[inversion.parameters.row_norm]\nwidth = 3", "has no parameters"),
     ],
 )
