@@ -1,4 +1,4 @@
-"""The tables of the studies, from results alone: one line a cell, in the order of the settings file.
+"""The tables of the studies, from results alone: one line a cell, by attack, defence and depth.
 
 Value [lower, upper] are one-sided bounds at 95 % over prompts, not had from fewer than five. A dash is "not measured".
 """
@@ -6,8 +6,9 @@ Value [lower, upper] are one-sided bounds at 95 % over prompts, not had from few
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from deploy.study.defences import Defence, Kind
 from deploy.study.settings import Setup, StudySettings
 
 BEGIN, END = "<!-- studies: written by make study -->", "<!-- studies end -->"
@@ -22,12 +23,14 @@ Read = Callable[[Result], str]
 def render(settings: StudySettings, found: Sequence[Found]) -> str:
     """Markdown of one table a study that has a result, and how many of its cells are missing."""
     parts = []
+    attacks = list(settings.variants_by_name)
+    ordered = sorted(found, key=lambda one: (attacks.index(one[0].variant.name), _place(one[0])))
     for study in settings.studies:
-        cells = [(setup, result) for setup, result in found if setup.cell.study == study.name]
+        cells = [(setup, result) for setup, result in ordered if setup.cell.study == study.name]
         done = [(setup, result) for setup, result in cells if result is not None]
         if done:
             missing = [setup.cell.name for setup, result in cells if result is None]
-            told = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
+            told = f"\nNot run, {len(missing)} of {len(cells)}: {', '.join(missing)}.\n" if missing else ""
             parts.append(f"### {study.title}\n\n{_table(done)}{told}")
     return "\n".join(parts) or NONE_YET
 
@@ -46,6 +49,12 @@ def _table(done: Sequence[tuple[Setup, Result]]) -> str:
         for setup, result in done
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *lines))
+
+
+def _place(setup: Setup) -> tuple[int, float, str, int]:
+    """Where a cell stands among those of its attack."""
+    defence = Defence.parse(setup.cell.defence)
+    return get_args(Kind).index(defence.kind), defence.strength, setup.cell.target, setup.cell.blocks
 
 
 def _schedule(result: Result) -> str:

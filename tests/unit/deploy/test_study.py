@@ -257,7 +257,7 @@ def test_a_study_runs_once_and_tells_what_it_found(
     """SipIt reads a tiny model's rows, chance does not, and completion reads the answer."""
     assert main([*arguments, "--cells", "forward.sipit.*"]) == 0
     told = capsys.readouterr().out
-    assert "Not run: forward.random.b1.none.n5." in told
+    assert "Not run, 1 of 2: forward.random.b1.none.n5." in told
     assert "### Both sides" not in told
     assert main(arguments) == 0
     told = capsys.readouterr().out
@@ -298,6 +298,20 @@ def test_another_schedule_is_another_setup() -> None:
     assert len(hashes) == 4
     published = Variant("v", "actinv", {"num_steps": 2000})
     assert Setup(Recipe(), published, cell()).hash == Setup(Recipe(), Variant("v", "actinv"), cell()).hash
+
+
+def test_lines_stand_by_attack_defence_and_depth() -> None:
+    """Whatever order the cells ran in; what was not measured is a dash."""
+    settings = load(DEFAULT_FILE)
+    empty = {"metrics": [], "replaced": {}, "num_positions": 10, "seconds": {"cpu": 5.0, "fit": None, "by_text": [1.0]}}
+    text = render(settings, [(setup, empty) for setup in reversed(setups(settings, ("d*.actinv.*",)))])
+    lines = [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if " actinv " in line]
+    undefended = [str(blocks) for blocks in range(2, 8)]
+    assert [line[2] for line in lines[:12]] == [*undefended, *undefended]
+    levels = [*(f"gaussian-{level}" for level in (0.01, 0.0316, 0.1, 0.316, 1)), "scaled-0.1"]
+    assert [line[3] for line in lines[12:18]] == levels
+    assert lines[0][-2:] == ["0.500", "-"]
+    assert set(lines[0][5:-2]) == {"-"}
 
 
 def test_no_result_is_told() -> None:
