@@ -100,11 +100,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--settings", type=Path, default=DEFAULT_FILE, help="TOML file with recipe, attacks and cells")
     add("--prompts", type=Path, default=SHIPPED, help="JSON lines with a field query or text; the shipped facts else")
     add("--cells", nargs="*", default=[], metavar="PATTERN", help="run these cells alone, such as 'depth.*'")
-    add("--threads", type=int, default=1, help="threads of the attacks")
+    add("--threads", type=_count, default=1, help="threads of the attacks")
     add("--list", action="store_true", help="list the cells and end")
     add("--table", action="store_true", help="only tell the tables")
     add("--document", type=Path, help="put the tables into this file, and study.json beside it; stdout else")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 if __name__ == "__main__":

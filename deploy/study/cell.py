@@ -48,7 +48,7 @@ class Bench:
 
     @cached_property
     def prompts(self) -> Prompts:
-        """Victims first; a tuned target was trained on those after them."""
+        """Victims are the first of them, and a tuned target was trained on the last ones."""
         return load_prompts(self.prompts_file, self.tokenizer, self.recipe, self.most_prompts + 1)
 
     @cached_property
@@ -71,7 +71,8 @@ class Bench:
     def _head(self, cell: Cell, model: PublicModel) -> HeadModel:
         if cell.target == "public":
             return model.head
-        return tuned_head(model, self.prompts.tokens[self.most_prompts :], self.recipe)
+        others = self.prompts.tokens[self.most_prompts :]
+        return tuned_head(model, others[-self.recipe.tuned_steps :], self.recipe)
 
 
 def run_cell(setup: Setup, bench: Bench, progress: Progress) -> dict[str, Any]:
