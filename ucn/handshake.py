@@ -19,6 +19,7 @@ COMPUTE_DTYPES = (stack_pb2.WIRE_DTYPE_FP32, stack_pb2.WIRE_DTYPE_BF16, stack_pb
 WIRE_DTYPES = (*COMPUTE_DTYPES, stack_pb2.WIRE_DTYPE_INT8_ROW)
 _MODES = (stack_pb2.SESSION_MODE_INFERENCE, stack_pb2.SESSION_MODE_TRAINING)
 _MAX_ECHO = 80
+_SIDES = ("on the trusted node", "on the untrusted node")
 
 
 def check_request(
@@ -34,7 +35,7 @@ def check_request(
     """
     if request.protocol_version != PROTOCOL_VERSION:
         raise HandshakeError(
-            f"protocol_version is {request.protocol_version} there and {PROTOCOL_VERSION} here",
+            f"protocol_version is {request.protocol_version} {_SIDES[0]} and {PROTOCOL_VERSION} {_SIDES[1]}",
             remedy="run the same release of splitwire on both sides",
         )
     _check_kind(request, stacks)
@@ -91,7 +92,7 @@ def _check_transformer(
     asked = wire_dtype_name(request.compute_dtype)
     if asked != compute_dtype:
         raise HandshakeError(
-            f"compute_dtype is {asked} there and {compute_dtype} here",
+            f"compute_dtype is {asked} {_SIDES[0]} and {compute_dtype} {_SIDES[1]}",
             remedy="set the same model.dtype on both sides",
         )
 
@@ -106,7 +107,9 @@ def _check_identity(theirs: stack_pb2.ModelIdentity, ours: stack_pb2.ModelIdenti
     ):
         there, here = getattr(theirs, field), getattr(ours, field)
         if there != here:
-            raise HandshakeError(f"model {field} is {_echo(there)} there and {_echo(here)} here", remedy=remedy)
+            raise HandshakeError(
+                f"model {field} is {_echo(there)} {_SIDES[0]} and {_echo(here)} {_SIDES[1]}", remedy=remedy
+            )
 
 
 def _echo(value: object) -> str:

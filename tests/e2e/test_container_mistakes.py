@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,23 +28,33 @@ UCN = [
     "--set",
     "checkpoint_dir=",
 ]
-NO_ANSWER_SECONDS = 60
+NO_ANSWER_SECONDS = 100
 
 
 def _line(*command: str | Path, **environment: str) -> tuple[int, str]:
-    """Exit code and the last line of what a program said; it must not have shown a traceback."""
+    """Exit code and the one line that a program said beside its log; it must not have shown a traceback."""
+    program: str | Path = BIN / command[0] if "/" not in str(command[0]) else command[0]
+    done = _run(program, *command[1:], **environment)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, done.stderr
+    return done.returncode, lines[0]
+
+
+def _run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [BIN / command[0] if "/" not in str(command[0]) else command[0], *command[1:]],
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **environment},
+        command,
+        env=_environment(environment),
         capture_output=True,
         text=True,
         check=False,
         timeout=NO_ANSWER_SECONDS,
     )
     assert "Traceback" not in done.stderr
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    assert len(lines) == 1, done.stderr
-    return done.returncode, lines[0]
+    return done
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **more}
 
 
 def _tls(folder: Path) -> list[str]:
@@ -62,11 +72,29 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def another_version(pki: Path, tmp_path: Path) -> Iterator[str]:
+    """Address of an untrusted node that speaks version 2 of the protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    start = "import ucn.handshake as h; h.PROTOCOL_VERSION = 2; from ucn.cli import main; main()"
+    command: list[str | Path] = [sys.executable, "-c", start, *UCN, *_tls(pki / "ucn"), "--set", f"listen={address}"]
+    with (tmp_path / "ucn.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--set", "metrics.listen=", "--set", "health_listen="], env=_environment({}), stderr=log
+        )
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.wait(NO_ANSWER_SECONDS)
+
+
+@pytest.fixture
 def small_volume(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB and 16 names."""
     folder = tmp_path / "volume"
     folder.mkdir()
-    options = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=16,mode=1777", "tmpfs", folder]
+    options: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=16,mode=1777", "tmpfs", folder]
     if (
         os.geteuid() != 0
         or shutil.which("mount") is None
@@ -103,6 +131,23 @@ def test_a_gpu_that_is_not_there(pki: Path) -> None:
     code, line = _line("ucn", *UCN, *_tls(pki / "ucn"), SPLITWIRE_UCN__GRAM_DEVICE="cuda", CUDA_VISIBLE_DEVICES="")
     assert code == 2
     assert "device 'cuda' is not available here. use cpu, or install a CUDA build of torch" in line
+
+
+def test_an_untrusted_node_of_another_version(
+    pki: Path, tiny_model: Callable[[str], Path], another_version: str
+) -> None:
+    """What a user of the trusted host reads names both versions and the remedy."""
+    model = [f"model.source={tiny_model('llama')}", "model.first_layer=2", "model.last_layer=4"]
+    files = TlsFiles.in_folder(pki / "tln")
+    own = [f"connection.tls.ca={files.ca}", f"connection.tls.certificate={files.certificate}"]
+    own += [f"connection.tls.key={files.key}", f"connection.address={another_version}"]
+    words = [word for pair in (*model, *own) for word in ("--set", pair)]
+    done = _run(BIN / "tln", "generate", "--prompt", "a", "--max-new-tokens", "2", *words)
+    assert done.returncode == 6, done.stderr
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert "protocol_version is 1 on the trusted node and 2 on the untrusted node" in line
+    assert "run the same release of splitwire on both sides" in line
 
 
 def test_a_volume_that_is_full_before_the_tap_begins(pki: Path, small_volume: Path) -> None:

@@ -20,14 +20,14 @@ def _model(identity: Any, **changes: Any) -> stack_pb2.ModelIdentity:
 @pytest.mark.parametrize(
     ("changes", "both_sides"),
     [
-        ({"protocol_version": 2}, "protocol_version is 2 there and 1 here"),
+        ({"protocol_version": 2}, "protocol_version is 2 on the trusted node and 1 on the untrusted node"),
         ({"stack_kind": 0}, "stack_kind 0 is asked for; this node runs transformer"),
         ({"stack_kind": stack_pb2.STACK_KIND_GRAM}, "stack_kind gram is asked for; this node runs transformer"),
         ({"mode": 0}, "mode 0 is unknown"),
         ({"request_dtype": 0}, "request_dtype 0"),
         ({"response_dtype": 9}, "response_dtype 9"),
         ({"compute_dtype": INT8}, "compute_dtype 4"),
-        ({"compute_dtype": FP16}, "compute_dtype is fp16 there and fp32 here"),
+        ({"compute_dtype": FP16}, "compute_dtype is fp16 on the trusted node and fp32 on the untrusted node"),
         ({"resume_checkpoint": "../../etc"}, "checkpoint label"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 START = Path(__file__).parents[3] / "deploy" / "compose" / "start"
-PROGRAMS = ("tln", "auditor", "splitwire")
+PROMETHEUS = START.parents[1] / "prometheus" / "start.sh"
+PROGRAMS = ("tln", "auditor", "splitwire", "prometheus")
 FOLDERS = ("bundles", "truth", "runs", "audits", "audit_keys", "keys")
 WAIT_SECONDS = 20
 
@@ -29,7 +31,7 @@ class Box:
         return {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "LOG": str(self.folder / "log"), **folders}
 
     def run(self, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [START / script, *words]
+        command: list[str | Path] = [START / script, *words]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
 
     def calls(self) -> list[str]:
@@ -78,6 +80,42 @@ def test_a_run_that_has_ended_is_not_begun_again(box: Box) -> None:
     done = box.run("train", "tln.toml")
     assert (done.returncode, box.calls()) == (0, [])
     assert "Set RUN to another name" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../other", "a b", ".hidden", "a/b"])
+def test_a_name_of_a_run_that_leaves_its_volume_is_refused(box: Box, name: str) -> None:
+    done = subprocess.run(
+        [START / "train", "tln.toml"], env={**box.environment, "RUN": name}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, box.calls()) == (2, [])
+    assert done.stderr.startswith(f"train: error: RUN is '{name}'. Set it to")
+    assert not (box.folder / "truth" / "current").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("address", "is_taken"),
+    [
+        ("ucn:9431", True), ("192.0.2.1:9431", True), ("[2001:db8::1]:9431", True),
+        ("", False), ("ucn", False), ("ucn:", False), ("ucn:port", False), ('u"]}]:1', False),
+    ],
+)  # fmt: skip
+def test_prometheus_asks_for_an_address_that_it_can_use(box: Box, address: str, is_taken: bool) -> None:
+    """With its folders put into the box."""
+    text = PROMETHEUS.read_text().replace("/tmp/ucn.json", str(box.folder / "ucn.json"))  # noqa: S108 - in the image
+    script = box.folder / "start.sh"
+    script.write_text(text.replace("/data", str(box.folder / "audits")))
+    environment = {**box.environment, "UCN_METRICS_ADDRESS": address}
+    done = subprocess.run(["sh", script], env=environment, capture_output=True, text=True, check=False)
+    if is_taken:
+        assert done.returncode == 0, done.stderr
+        assert json.loads((box.folder / "ucn.json").read_text()) == [{"targets": [address]}]
+        assert box.calls()[0].startswith("prometheus --config.file=/etc/prometheus/prometheus.yml")
+    else:
+        assert (done.returncode, box.calls()) == (2, [])
+        assert done.stderr == (
+            f"prometheus: error: UCN_METRICS_ADDRESS is '{address}'. "
+            "Set it to host:port of the untrusted node's metrics\n"
+        )
 
 
 def test_every_start_of_the_tap_records_into_a_new_folder(box: Box) -> None:
