@@ -168,6 +168,7 @@ def connect(
                 generation_config=load_generation_config(settings.model),
                 prefill_positions=settings.stack.prefill_positions,
                 texts=None if recording is None or mode == "training" else recording.texts,
+                limits=settings.stack,
             )
             model.train(mode=False)
             yield Connected(model, run_key, recording, effective, metrics, keys.scope)

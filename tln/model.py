@@ -30,6 +30,7 @@ from tln.context import StepContext, row_lengths_of
 from tln.crossing import Crossing
 from tln.pipeline import FramePipeline
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, Part, parts_of
+from tln.session import StackSettings
 from tln.texts import TextLog
 from tln.told import PassTruth, pass_truth
 
@@ -58,11 +59,12 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         generation_config: GenerationConfig | None = None,
         prefill_positions: int = DEFAULT_PREFILL_POSITIONS,
         texts: TextLog | None = None,
+        limits: StackSettings | None = None,
     ) -> None:
         """`config` is the whole model's. The parts keep their own configs, cut to their layers.
 
         With a cache, a pass of more than `prefill_positions` goes through in parts (tln.prefill); 0 leaves it whole.
-        `texts` is told of prompts and answers.
+        `texts` is told of prompts and answers. `generate` keeps to the caches that `limits` asks of the session.
         """
         super().__init__(config)
         self.head = head
@@ -73,6 +75,7 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         self.crossing = crossing
         self.prefill_positions = prefill_positions
         self.texts = texts
+        self._limits = limits
         self._own_cache: SplitCache | None = None
         if tail.lm_head.weight is head.embedding.weight:
             self._tied_weights_keys = {"tail.lm_head.weight": f"head.body.{head.family.embedding}.weight"}
@@ -260,10 +263,13 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         generation_config: Any,
         model_kwargs: dict[str, Any],
         generation_mode: Any,  # noqa: ARG002 - transformers' signature
-        batch_size: int,  # noqa: ARG002
-        max_cache_length: int,  # noqa: ARG002
+        batch_size: int,
+        max_cache_length: int,
     ) -> bool:
-        """Gives `generate` a cache in three places; the other kinds of transformers know of one only."""
+        """Gives `generate` a cache in three places; the other kinds of transformers know of one only.
+
+        SettingsError, before anything crosses, for one that the session would refuse in the middle.
+        """
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise SettingsError(
                 f"cache_implementation {generation_config.cache_implementation!r} cannot be split",
@@ -274,10 +280,25 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
             _past_length(given)
             given._is_user_defined = True  # noqa: SLF001 - how transformers marks a cache that outlives the call
         elif generation_config.use_cache is not False:
+            times = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
+            self._check_limits(batch_size * times, max_cache_length)
             model_kwargs["cache"] = self._own_cache = self.new_cache()
             if generation_config.is_assistant:
                 model_kwargs["cache"].activate_past_recording()
         return True
+
+    def _check_limits(self, num_sequences: int, num_positions: int) -> None:
+        if self._limits is None:
+            return
+        for name, needed, most in (
+            ("max_cache_sequences", num_sequences, self._limits.max_cache_sequences),
+            ("max_cache_positions", num_positions, self._limits.max_cache_positions),
+        ):
+            if needed > most:
+                raise SettingsError(
+                    f"the generation may take {needed} of stack.{name}, {most}",
+                    remedy=f"lower max_new_tokens or the batch, or raise stack.{name}",
+                )
 
 
 def check_positions(position_ids: torch.Tensor, mask_BT: torch.Tensor | None, past: int) -> None:

@@ -68,6 +68,11 @@ def from_rpc(error: grpc.RpcError, what: str, *, address: str = "") -> PeerError
             f"{what}: no untrusted node answers{at}: {text}",
             remedy="check that it runs, the address, and that it allows this node's certificate",
         )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and not _metadata(error, ERROR_KEY):
+        return UnavailableError(
+            f"{what} had no answer in time",
+            remedy="look at the untrusted node, or raise connection.connect_timeout_seconds",
+        )
     kind = _NAMED.get(_metadata(error, ERROR_KEY)) or _BY_CODE.get(code, PeerError)
     remedy = clean(_metadata(error, REMEDY_KEY))
     reason = text.removesuffix(remedy).rstrip(" .") or "no reason given"

@@ -67,6 +67,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._current: Watch | None = None
+        self._is_expired = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -82,6 +83,10 @@ class Watchdog:
         finally:
             self._current = None
 
+    def expire(self) -> None:
+        """Ends the exchange that is under way, and all later ones, as if their time were over. Any thread may call."""
+        self._is_expired = True
+
     def stop(self) -> None:
         """Ends the watchdog's thread."""
         self._stopped.set()
@@ -89,7 +94,9 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.wait(_WATCH_INTERVAL_SECONDS):
             watch = self._current
-            if watch is None or watch.on_timeout is None or watch.timed_out or time.monotonic() < watch.deadline:
+            if watch is None or watch.on_timeout is None or watch.timed_out:
+                continue
+            if time.monotonic() < watch.deadline and not self._is_expired:
                 continue
             watch.timed_out = True
             watch.on_timeout()

@@ -138,6 +138,7 @@ class GrpcTransport:
         self._session_id = ""
         self._session_hash = ""
         self._is_lost = False
+        self._is_abandoned = False
         self._channel = _new_channel(self.settings)
         self._stream: ExchangeStream | None = None
         self._watchdog = Watchdog()
@@ -193,6 +194,11 @@ class GrpcTransport:
                     raise
             return self._again(messages, route, new_reader)
 
+    def abandon(self) -> None:
+        """Whoever waits for the peer, now or later, gets UnavailableError at once. Any thread may call it."""
+        self._is_abandoned = True
+        self._watchdog.expire()
+
     def close(self) -> None:
         """Frees the session and the connection. Does not raise when the peer is gone: its lease frees the session."""
         with self._lock:
@@ -227,6 +233,8 @@ class GrpcTransport:
         raise AssertionError("the retry loop returns or raises")
 
     def _attempt(self, messages: Sequence[bytes], route: Route, reader: Reader[T]) -> T:
+        if self._is_abandoned:
+            raise self._timeout(route)
         with self._watchdog.watch(self.settings.step_timeout_seconds) as watch:
             try:
                 stream = self._stream or self._attach(watch)
@@ -294,6 +302,8 @@ class GrpcTransport:
             observer(record)
 
     def _timeout(self, route: Route) -> UnavailableError:
+        if self._is_abandoned:
+            return UnavailableError(f"{route} was given up before its answer came", remedy="this program is stopping")
         return UnavailableError(
             f"{route} of session {self._session_hash} had no answer "
             f"within {self.settings.step_timeout_seconds} seconds",

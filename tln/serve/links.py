@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from splitwire.errors import LimitError, SplitwireError
+from splitwire.logging import get_logger
 from tln.serve.sessions import Session
 
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -61,13 +63,18 @@ class Link:
             raise error.cause from None
         return opened
 
-    def drop(self) -> None:
-        """Closes the session of an idle link."""
-        self._thread.submit(self._close)
+    def drop(self) -> Future[None]:
+        """Closes the session once the link is idle."""
+        return self._thread.submit(self._close)
 
-    def close(self) -> None:
-        """Waits for the work that runs, ends the session and the thread."""
-        self.drop()
+    def abandon(self) -> None:
+        """What waits for the untrusted node waits no longer."""
+        session = self._session
+        if session is not None:
+            session.transport.abandon()
+
+    def end(self) -> None:
+        """Waits for the work that runs, and ends the thread."""
         self._thread.shutdown(wait=True)
 
     def _with_session(self, work: Callable[[Session], T]) -> T:
@@ -147,9 +154,12 @@ class LinkPool:
         idle[0].is_busy = True
         return idle[0]
 
-    def close(self) -> None:
-        """Ends all sessions and threads."""
+    def close(self, patience_seconds: float) -> None:
+        """Ends all sessions and threads. Exchanges that are under way have so long to end; then they are given up."""
+        dropped = [link.drop() for link in self._links]
+        if wait(dropped, patience_seconds).not_done:
+            _log.warning("exchanges are given up", patience_seconds=patience_seconds)
+            for link in self._links:
+                link.abandon()
         for link in self._links:
-            link.drop()
-        for link in self._links:
-            link.close()
+            link.end()

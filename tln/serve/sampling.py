@@ -66,8 +66,9 @@ class Sampler:
         temperature, top_p = self._sampling.temperature, self._sampling.top_p
         if temperature == 0:
             return logits
-        scaled = logits / temperature
-        gumbel = -torch.empty_like(scaled).exponential_(generator=self._generator).log()
+        # from the largest down and in float64: nothing overflows, however low the temperature
+        scaled = (logits - logits.max()).double() / temperature
+        gumbel = -torch.empty_like(logits).exponential_(generator=self._generator).log()
         return _in_nucleus(scaled, top_p) + gumbel
 
 

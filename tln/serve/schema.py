@@ -46,6 +46,12 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
 }
 """Features that are not there, and the values that ask for none of them; null always does."""
+_SHAPES = {
+    "prompt": "a text, a list of texts, a list of tokens or a list of such lists, none of them empty",
+    "stop": f"a text or a list of at most {MAX_STOPS} texts, none of them empty",
+}
+"""Fields of several types, of which pydantic would name one."""
+_WITHIN = ("role", "content", "type", "text", "name", "refusal", "include_usage", "include_obfuscation")
 _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 
 
@@ -194,7 +200,9 @@ def _refusal(error: ValidationError) -> ApiError:
         return bad_request(f"{'.'.join(path)} is missing.", param=param, code="missing_required_parameter")
     if first["type"] == "extra_forbidden":
         return bad_request(f"{'.'.join(path)} is not known here.", param=param, code="unknown_parameter")
-    where = ".".join(part for part in path if part == param or part.isdigit() or part.islower())
+    if param in _SHAPES:
+        return bad_request(f"{param} has to be {_SHAPES[param]}.", param=param, code="invalid_type")
+    where = ".".join(part for part in path if part == param or part.isdigit() or part in _WITHIN)
     return bad_request(f"{where or 'body'}: {first['msg']}.", param=param, code="invalid_type")
 
 

@@ -35,6 +35,7 @@ from tln.serve.layers import LocalLayers
 from tln.serve.links import Link, LinkPool
 from tln.serve.metrics import ServeMetrics
 from tln.serve.prompts import Prompts
+from tln.serve.protocol import http_protocol
 from tln.serve.sessions import SessionMaker
 from tln.session import session_request
 from tln.settings import TlnSettings
@@ -73,7 +74,7 @@ def serving(
         links = LinkPool([Link(number, maker.open) for number in range(serve.max_running)], serve.retry_after_seconds)
         metrics = ServeMetrics(run)
         with contextlib.ExitStack() as stack_of_ends:
-            stack_of_ends.callback(links.close)
+            stack_of_ends.callback(links.close, _CLOSE_SECONDS)
             fitting = links.open_first().crossing.max_positions(1, hidden_width)
             engine = Engine(
                 LocalLayers(head, tail),
@@ -131,6 +132,8 @@ async def run_server(
     serve = parts.settings
     config = uvicorn.Config(
         build_app(parts),
+        http=http_protocol(serve.body_seconds),
+        ws="none",
         log_config=None,
         log_level="warning",
         access_log=False,

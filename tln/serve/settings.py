@@ -49,7 +49,7 @@ class ServeSettings:
     max_body_bytes: _Count = 1 << 20
     """Largest body of a request."""
     body_seconds: _Seconds = 30.0
-    """How long a body may take to arrive."""
+    """How long a request may take to arrive: its head, and then its body."""
     retry_after_seconds: _Count = 2
     """What a client that is turned away for now is told to wait."""
     drain_seconds: Annotated[float, Field(ge=0)] = 30.0

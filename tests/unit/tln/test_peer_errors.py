@@ -73,6 +73,13 @@ def test_without_a_name_the_code_decides(code: str, kind: type[PeerError]) -> No
         assert type(from_rpc(Status(code, "no", trailing), "x")) is kind
 
 
+def test_a_peer_that_is_late_is_not_said_to_refuse() -> None:
+    """The deadline is our own; what to do is said."""
+    error = from_rpc(Status("DEADLINE_EXCEEDED", "Deadline Exceeded"), "OpenSession")
+    assert error.message == "OpenSession had no answer in time"
+    assert "connection.connect_timeout_seconds" in error.remedy
+
+
 def test_authentication_and_authorisation_differ() -> None:
     """The exit code is the same, the fact is not."""
     denied, unknown = from_rpc(Status("PERMISSION_DENIED"), "x"), from_rpc(Status("UNAUTHENTICATED"), "x")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
 import pytest
 
 from splitwire.tls import TlsFiles
-from tests.net.tln.serve.conftest import wait_until
+from tests.net.tln.serve.conftest import WAIT_SECONDS, wait_until
 from tln.serve.active import ActiveText
 from ucn.settings import LimitSettings
 
@@ -56,6 +58,38 @@ def test_bad_requests_are_refused_by_name(endpoint: Any, caplog: pytest.LogCaptu
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "wrong_host")
     assert MARKER not in caplog.text
     assert MARKER not in http.get("/metrics").text
+
+
+def test_what_is_no_http_is_answered_and_ended(endpoint: Any) -> None:
+    """In the API's form, also in the middle of a body; a wish for another protocol is not heard."""
+    url = urlsplit(endpoint.url)
+    chunked = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunked += b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}"
+    for sent in (b"\x16\x03\x01\r\n\r\n", chunked):
+        with socket.create_connection((url.hostname, url.port), WAIT_SECONDS) as asked:
+            asked.sendall(sent)
+            head, _, body = b"".join(iter(lambda: asked.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "invalid_http"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert endpoint.http().get("/healthz", headers=upgrade).json() == {"status": "ok"}
+
+
+def test_a_client_that_does_not_finish_asking_is_let_go(
+    start_node: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    """Before its first request, within a head, after an answer, and within a body; who waits for an answer is not."""
+    endpoint = serve(start_node(), {"body_seconds": 0.3})
+    url, healthy = urlsplit(endpoint.url), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body += b"Content-Length: 9\r\n\r\n{"
+    for sent, status in ((b"", b""), (healthy[:-2], b""), (healthy + healthy[:9], b" 200 "), (body, b" 408 ")):
+        with socket.create_connection((url.hostname, url.port), WAIT_SECONDS) as asked:
+            asked.sendall(sent)
+            answer = b"".join(iter(lambda: asked.recv(1 << 16), b""))
+        assert answer[8:13] == status
+    endpoint.slow_down(0.1)
+    assert endpoint.client().completions.create(**TEXT | {"max_tokens": 8}).usage is not None
 
 
 def test_a_prompt_is_in_no_log_line_and_no_metric(endpoint: Any, caplog: pytest.LogCaptureFixture) -> None:

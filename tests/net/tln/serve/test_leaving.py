@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from tests.net.tln.serve.conftest import Endpoint, wait_until
+from tests.net.tln.serve.conftest import WAIT_SECONDS, Endpoint, wait_until
 from tln.serve import server
 
 
@@ -108,6 +109,32 @@ def test_the_time_to_drain_is_bounded(start_node: Callable[..., Any], serve: Cal
     with pytest.raises(openai.APIError, match="stopping"):
         list(stream)
     endpoint.ended.result(20)
+
+
+def test_an_exchange_that_is_stuck_does_not_hold_the_end(
+    start_node: Callable[..., Any], serve: Callable[..., Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The untrusted node does not answer, and has two minutes to: the request ends, and so does the server."""
+    monkeypatch.setattr(server, "_CLOSE_SECONDS", 0.2)
+    node, is_over = start_node(), threading.Event()
+    endpoint = serve(node, {"drain_seconds": 0.2})
+    client = endpoint.client()
+    client.completions.create(model="tiny", prompt="x", max_tokens=1)
+    executor = node.server._node.transformer_executor
+    stuck = asyncio.run_coroutine_threadsafe(executor.run(is_over.wait), node.loop)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.completions.create, model="tiny", prompt="x", max_tokens=1)
+        wait_until(lambda: endpoint.running() == 1)
+        try:
+            endpoint.drain()
+            with pytest.raises(openai.InternalServerError) as raised:
+                asked.result(WAIT_SECONDS)
+            endpoint.ended.result(WAIT_SECONDS)
+            pool.submit(endpoint.stack.close).result(WAIT_SECONDS)
+        finally:
+            is_over.set()
+    assert raised.value.code == "stopping"
+    stuck.result(WAIT_SECONDS)
 
 
 def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,3 +55,13 @@ def test_near_ties_are_noticed() -> None:
     for margin, is_near in ((NEAR_TIE / 2, True), (NEAR_TIE * 4, False)):
         logits = torch.tensor([1.0, 1.0 + margin, -5.0])
         assert Sampler(Sampling(temperature=0)).choose(logits).is_near_tie is is_near
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-45, 5e-324])
+def test_a_temperature_of_almost_nothing_is_greedy(temperature: float) -> None:
+    """Whatever overflows on the way to it."""
+    logits = torch.tensor([5.0, 1.0, 9.0, 8.9, -3.0])
+    choices = [
+        Sampler(Sampling(temperature, top_p=top_p, seed=seed)).choose(logits) for top_p in (0.5, 1) for seed in range(8)
+    ]
+    assert {(choice.token, choice.is_near_tie) for choice in choices} == {(2, False)}

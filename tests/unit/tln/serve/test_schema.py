@@ -84,3 +84,19 @@ def test_echo_is_refused() -> None:
     with pytest.raises(ApiError, match="echo is not supported"):
         text(echo=True)
     assert text(echo=False, best_of=1).num_logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"stop": 5}, r"^stop has to be a text or a list of at most 16 texts"),
+        ({"prompt": [True]}, r"^prompt has to be a text, a list of texts, a list of tokens"),
+        ({"temperature": 3}, r"^temperature: Input should be less than or equal to 2\.$"),
+    ],
+)
+def test_the_reason_is_in_the_words_of_the_api(more: dict[str, Any], match: str) -> None:
+    """Not in those of the validator's types."""
+    with pytest.raises(ApiError, match=match):
+        text(**more)
+    with pytest.raises(ApiError, match=r"^messages\.0\.content: Input should be a valid string\.$"):
+        chat(messages=[{"role": "user", "content": None}])

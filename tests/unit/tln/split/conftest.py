@@ -152,6 +152,7 @@ class Split:
             self.crossing,
             pipeline=pipeline,
             generation_config=load_generation_config(self.settings),
+            limits=stack,
         ).eval()
 
 

@@ -220,3 +220,22 @@ def test_a_context_starts_empty() -> None:
     first, second = StepContext(1), StepContext(2)
     first.stash["x"] = 1
     assert second.stash == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_new_tokens": 6}, r"17 of stack\.max_cache_positions, 16"),
+        ({"max_new_tokens": 2, "num_beams": 2}, r"6 of stack\.max_cache_sequences, 4"),
+        ({"max_new_tokens": 2, "num_return_sequences": 2, "do_sample": True}, r"6 of stack\.max_cache_sequences, 4"),
+    ],
+)
+def test_a_generation_that_the_session_would_cut_off_does_not_begin(
+    split: Callable[..., Any], batch: torch.Tensor, options: dict[str, Any], match: str
+) -> None:
+    """Nothing crosses; one that just fits is generated."""
+    made = split("llama", stack=StackSettings(max_cache_positions=16, max_cache_sequences=4))
+    with pytest.raises(SettingsError, match=match):
+        made.model.generate(batch, min_new_tokens=options["max_new_tokens"], **options)
+    assert made.crossing.last_step == 0
+    assert made.model.generate(batch, max_new_tokens=5, min_new_tokens=5, do_sample=False).shape == (3, 17)
