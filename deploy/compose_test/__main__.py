@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.compose_test.engine import ComposeTestError, Project, docker, engine
+from deploy.compose_test.engine import ComposeTestError, Project, engine
 from deploy.compose_test.http import Page, Server
 from deploy.compose_test.preparation import fill_models, prepare
 from deploy.compose_test.prometheus import Prometheus
@@ -101,9 +101,9 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
     services = (*SERVED, "tln", *(("grafana",) if has_grafana else ()))
     project = Project("splitwire-test", PROFILES, environment, services)
     project.down()
-    if build:
-        project.compose("build", quiet=False)
     try:
+        if build:
+            project.compose("build", quiet=False)
         fill_models(project)
         _say("up")
         project.up()
@@ -116,11 +116,7 @@ def _test(out: Path, limits: Limits, *, build: bool, keep: bool) -> int:
         raise
     finally:
         if not keep:
-            project.down()
-            shutil.rmtree(out)
-    if not keep:
-        _gone(project)
-        engine("down")
+            _take_down(project, out)
     _say("everything held")
     return 0
 
@@ -168,15 +164,14 @@ def _serve(project: Project, limits: Limits) -> None:
     _expect(f"a request with it is answered {answer!r}", bool(answer))
 
 
-def _gone(project: Project) -> None:
-    """ComposeTestError when something of the project is left."""
-    label = f"label=com.docker.compose.project={project.name}"
-    left = [
-        *docker("ps", "--all", "--quiet", "--filter", label).stdout.split(),
-        *docker("network", "ls", "--quiet", "--filter", label).stdout.split(),
-        *docker("volume", "ls", "--quiet", "--filter", f"name=^{project.name}_").stdout.split(),
-    ]
-    _expect("no container, network or volume is left", not left)
+def _take_down(project: Project, out: Path) -> None:
+    try:
+        project.down()
+        shutil.rmtree(out)
+        left = project.left()
+        _expect(f"containers, networks and volumes that are left: {', '.join(left) or 'none'}", not left)
+    finally:
+        engine("down")
 
 
 def _audit(project: Project) -> int:

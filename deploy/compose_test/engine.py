@@ -79,8 +79,20 @@ class Project:
         return self.compose("logs", "--no-color", f"--tail={lines}", service, check=False).stdout
 
     def down(self) -> None:
-        """Stops everything and removes containers, networks and volumes of the project."""
+        """Stops everything and removes containers, networks and volumes of the project, also those of older files."""
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "60", check=False)
+        for volume in self._volumes():
+            docker("volume", "rm", volume, check=False)
+
+    def left(self) -> list[str]:
+        """Containers, networks and volumes of the project that are there."""
+        label = ("--filter", f"label=com.docker.compose.project={self.name}")
+        containers = docker("ps", "--all", "--format", "{{.Names}}", *label).stdout.split()
+        networks = docker("network", "ls", "--format", "{{.Name}}", *label).stdout.split()
+        return [*containers, *networks, *self._volumes()]
+
+    def _volumes(self) -> list[str]:
+        return docker("volume", "ls", "--quiet", "--filter", f"name=^{self.name}_").stdout.split()
 
 
 def _run(
