@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from auditor.channels import FORWARD_ONLY
+from auditor.evidence import open_evidence
+from auditor.opening import opened_material
+from auditor.plan import Plan, ResponseSettings
+from auditor.progress import silent
+from auditor.views.prompt_capture import Grants, prompt_view
 from splitwire.bundles import RecordedFrame, open_bundle, read_truth, verify_bundle
 from splitwire.errors import StateError, UnavailableError
 from splitwire.sealing import write_audit_keys
@@ -141,6 +147,41 @@ def test_what_crosses_again_is_what_crossed_before(
     assert set(replayed.document.flatten().tolist()) == {0, 1, 2}
     for text in truth.texts:
         assert replayed.token[text.document].tolist() == text.tokens[: sent.shape[1] - 1].tolist()
+
+
+def test_a_text_that_crossed_twice_is_one_for_the_auditor(
+    start_node: Callable[..., Any], connect: Callable[..., Any], batch: torch.Tensor, tmp_path: Path
+) -> None:
+    """The node is killed twice; each text of the bundle is there once and whole, with its prompt and no complaint."""
+    keys, bundle = tmp_path / "keys", tmp_path / "bundle"
+    write_audit_keys(keys)
+    node = start_node()
+    link = connect(node, stack=STACK)
+    run_key = RunKey.generate()
+    recording = open_recording(
+        RecordSettings(str(bundle), audit_key=str(keys / "audit.pub")), effective={}, run_key=run_key
+    )
+    assert recording is not None
+    recording.attach(link.transport)
+    recording.follow(link.crossing)
+    model = link.split_model()
+    model.texts = recording.texts
+    lost = restarting(node, link, 4, 7)
+    expected = model.generate(batch, **OPTIONS)
+    link.transport.close()
+    recording.close()
+
+    assert len(set(lost)) == 2
+    plan = Plan(compute_modes=(), response=ResponseSettings(source=str(link.model_settings.source)))
+    with opened_material(open_evidence([bundle], key=keys / "audit.key"), plan, silent) as opened:
+        view, key = prompt_view(opened.material, FORWARD_ONLY, plan, Grants())
+    assert key.problems == ()
+    assert [text.tokens.tolist() for text in key.texts] == expected.tolist()
+    assert {text.num_prompt for text in key.texts} == {batch.shape[1]}
+    for text, tokens in zip(view.texts, expected, strict=True):
+        with torch.no_grad():
+            rows = view.model.head(tokens[None, :-1])[0]
+        torch.testing.assert_close(text.forward, rows, rtol=1e-4, atol=1e-4)
 
 
 def test_a_node_that_loses_every_session_ends_it_with_the_cause(
