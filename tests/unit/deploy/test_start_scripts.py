@@ -178,6 +178,23 @@ def test_an_audit_without_a_result_leaves_the_last_one_shown(box: Box) -> None:
     assert (box.folder / "audits" / "current").readlink() == Path("before")
 
 
+def test_an_audit_without_a_recording_says_so(box: Box) -> None:
+    done = box.run("audit")
+    assert (done.returncode, box.calls()) == (2, [])
+    assert done.stderr == (
+        f"audit: error: there is no recording {box.folder}/bundles/current. "
+        "Start the tap, or set BUNDLE to the name of an older one\n"
+    )
+
+
+def test_a_watch_that_fails_ends_its_container(box: Box) -> None:
+    """With its code, so that the restart policy and whoever looks at the container see it."""
+    _point(box.folder / "bundles", "one")
+    (box.folder / "bin" / "auditor").write_text("#!/bin/sh\necho 'auditor: error: no. do this' >&2\nexit 4\n")
+    done = box.run("watch")
+    assert (done.returncode, done.stderr) == (4, "auditor: error: no. do this\n")
+
+
 @pytest.mark.parametrize("name", ["ucn", "tap", "tln"])
 def test_health_is_asked_of_the_grpc_health_service(box: Box, name: str) -> None:
     assert box.run("healthy", name).returncode == 0
