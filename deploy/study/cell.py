@@ -65,8 +65,7 @@ class Bench:
 
     def victims(self, cell: Cell, model: PublicModel) -> Victims:
         """The cell's texts."""
-        chosen = self.prompts.tokens[: cell.num_prompts]
-        return make_victims(cell, self.recipe, chosen, model, self._head(cell, model), self.public)
+        return make_victims(cell, self.recipe, self.prompts, model, self._head(cell, model), self.public)
 
     def _head(self, cell: Cell, model: PublicModel) -> HeadModel:
         if cell.target == "public":

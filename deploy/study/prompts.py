@@ -26,6 +26,7 @@ from splitwire.errors import SettingsError
 
 SHIPPED = Path(__file__).resolve().parents[1] / "demo" / "data" / "private.jsonl"
 _QUERY, _TEXT = "query", "text"
+_MARK = "the prompt"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -36,6 +37,8 @@ class Prompts:
     name: str
     digest: str
     tokens: tuple[Integers, ...]
+    handover: Integers
+    """Tokens that end a user's turn and begin the model's, by its chat template; none where it has none."""
 
 
 def digest_of(file: Path) -> str:
@@ -58,7 +61,16 @@ def load_prompts(file: Path, tokenizer: Any, recipe: Recipe, wanted: int) -> Pro
         )
     prompts = list(found.values())
     order = np.random.default_rng(recipe.seed).permutation(len(prompts))
-    return Prompts(file.name, digest_of(file), tuple(prompts[number] for number in order))
+    drawn = tuple(prompts[number] for number in order)
+    return Prompts(file.name, digest_of(file), drawn, _handover(tokenizer))
+
+
+def _handover(tokenizer: Any) -> Integers:
+    if not tokenizer.chat_template:
+        return np.zeros(0, dtype=np.int64)
+    turn = [{"role": "user", "content": _MARK}]
+    shown: str = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    return _tokens(shown.rpartition(_MARK)[2], tokenizer)
 
 
 def _opening(text: str, tokenizer: Any, most: int) -> Integers:

@@ -22,6 +22,7 @@ from auditor.public_model import PublicModel
 from auditor.public_text import PublicText, overlapping
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
 from deploy.study.defences import Defence
+from deploy.study.prompts import Prompts
 from deploy.study.settings import Cell, Recipe
 from splitwire.backbone import HeadModel
 from splitwire.errors import SettingsError
@@ -29,10 +30,12 @@ from splitwire.errors import SettingsError
 
 @dataclass(frozen=True, eq=False)
 class Victims:
-    """Texts with their tokens [T + 1], how long each prompt is, and what is known of the target beside them."""
+    """Texts with their tokens [T + 1], those to score, and what is known of the target beside them."""
 
     texts: tuple[CapturedText, ...]
     tokens: tuple[Integers, ...]
+    scored: tuple[Integers, ...]
+    """The tokens, with -1 for those of a chat template."""
     known: tuple[KnownPlaintext, ...]
 
     def view(self, attack: Attack, model: PublicModel, public: PublicText, seed: int) -> PromptView:
@@ -56,7 +59,7 @@ class Victims:
         nor the last, which no forward row does.
         """
         hidden = [0, -1] if answers else [0] if attack.families[0] == RESPONSE_SIDE else [-1]
-        truths = [tokens.copy() for tokens in self.tokens]
+        truths = [tokens.copy() for tokens in self.scored]
         for tokens in truths:
             tokens[hidden] = -1
         return truths
@@ -64,23 +67,27 @@ class Victims:
 
 @torch.no_grad()
 def make_victims(
-    cell: Cell, recipe: Recipe, prompts: Sequence[Integers], model: PublicModel, head: HeadModel, public: PublicText
+    cell: Cell, recipe: Recipe, prompts: Prompts, model: PublicModel, head: HeadModel, public: PublicText
 ) -> Victims:
-    """Rows of the prompts by this head, behind the cell's defence."""
+    """Rows of the first prompts by this head, behind the cell's defence."""
     defence = Defence.parse(cell.defence)
-    texts, tokens = [], []
-    for number, prompt in enumerate(prompts):
-        whole = answered(model, head, prompt, recipe.answer_tokens) if cell.answers else np.append(prompt, -1)
+    texts, tokens, scored = [], [], []
+    for number, prompt in enumerate(prompts.tokens[: cell.num_prompts]):
+        asked = np.concatenate([prompt, prompts.handover]) if cell.answers else prompt
+        whole = answered(model, head, asked, recipe.answer_tokens) if cell.answers else np.append(prompt, -1)
         rows_TH = head(torch.from_numpy(whole[:-1])[None])[0].float()
         returned_TH = model.middle(rows_TH[None])[0].float() if cell.answers else None
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + number)
         crossed_TH = defence.apply(rows_TH, generator)
-        texts.append(CapturedText(crossed_TH, returned_TH, None, None, len(prompt)))
+        texts.append(CapturedText(crossed_TH, returned_TH, None, None, len(asked)))
         tokens.append(whole)
+        scored.append(whole.copy())
+        scored[-1][len(prompt) : len(asked)] = -1
     known = [piece[: recipe.known_tokens] for piece in public.auxiliary[: recipe.known_texts]]
     return Victims(
         tuple(texts),
         tuple(tokens),
+        tuple(scored),
         tuple(KnownPlaintext(piece, head(torch.from_numpy(piece)[None])[0].float()) for piece in known)
         if cell.target == "tuned"
         else (),
@@ -88,11 +95,11 @@ def make_victims(
 
 
 @torch.no_grad()
-def answered(model: PublicModel, head: HeadModel, prompt: Integers, num_tokens: int) -> Integers:
-    """The prompt with a greedy answer of at most so many tokens, ended by the model's end token."""
+def answered(model: PublicModel, head: HeadModel, asked: Integers, num_tokens: int) -> Integers:
+    """What was asked [T] with a greedy answer of at most so many tokens, ended by the model's end token."""
     ends = model.tail.config.eos_token_id
     last = set(ends if isinstance(ends, list) else [ends])
-    tokens_1T = torch.from_numpy(prompt)[None]
+    tokens_1T = torch.from_numpy(asked)[None]
     for _ in range(num_tokens):
         normed_1TH = model.tail(model.middle(head(tokens_1T)))
         following = int(model.tail.logits(normed_1TH[0, -1]).argmax())

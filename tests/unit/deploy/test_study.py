@@ -221,10 +221,12 @@ def test_rows_are_those_of_the_public_head_behind_the_defence(recipe: Recipe, pr
     both = cell(answers=True, blocks=2)
     model = table.model(both)
     answers = table.victims(both, model)
-    assert answers.texts[0].num_prompt == len(tokens)
+    asked = np.concatenate([tokens, table.prompts.handover])
+    assert table.tokenizer.decode(table.prompts.handover) == "\nassistant: "
+    assert answers.texts[0].num_prompt == len(asked)
     assert answers.texts[0].returned is not None
-    assert np.array_equal(answers.tokens[0], answered(model, model.head, tokens, 3))
-    assert np.array_equal(answers.tokens[0][: len(tokens)], tokens)
+    assert np.array_equal(answers.tokens[0], answered(model, model.head, asked, 3))
+    assert np.array_equal(answers.tokens[0][: len(asked)], asked)
 
 
 def test_what_a_wire_does_not_tell_is_not_scored(recipe: Recipe, prompts: Path) -> None:
@@ -236,7 +238,8 @@ def test_what_a_wire_does_not_tell_is_not_scored(recipe: Recipe, prompts: Path) 
     victims = table.victims(both, table.model(both))
     for attack in (SipIt(), CompletedText()):
         truth = victims.truths(attack, answers=True)[0]
-        assert (truth[0], truth[-1], int((truth < 0).sum())) == (-1, -1, 2)
+        prompt, handover = len(table.prompts.tokens[0]), len(table.prompts.handover)
+        assert np.flatnonzero(truth < 0).tolist() == [0, *range(prompt, prompt + handover), len(truth) - 1]
 
 
 def test_a_tuned_target_makes_other_rows_and_leaves_the_public_head_alone(recipe: Recipe, prompts: Path) -> None:
