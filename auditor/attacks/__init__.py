@@ -18,6 +18,7 @@ An attack answers one question, and the question decides which view it is given 
     reaction    what a change of the returned rows brings about     (auditor/scorers/reaction.py)
     prompt      the tokens of prompts and answers           (auditor/scorers/prompt.py)
     training_text   the tokens of training sequences, gradients included    (auditor/scorers/prompt.py)
+    model       which public model made forward rows; no check      (auditor/scorers/model.py)
 
 Every file of this folder is one attack; what they are made of is in parts/. A new attack is one file and one row here;
 or a class in another package that declares an entry point of the group `splitwire.attacks` (docs/writing-an-attack.md).
@@ -35,6 +36,7 @@ from auditor.attacks.frame_matching import FrameMatching
 from auditor.attacks.gradient_support import GradientSupport
 from auditor.attacks.gram_pattern import GramPattern
 from auditor.attacks.inversion import INVERSIONS
+from auditor.attacks.inversion.model_identification import ModelIdentification
 from auditor.attacks.latent_matching import LatentMatching
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
@@ -74,6 +76,7 @@ _BUILT_IN: tuple[Attack, ...] = (
     Membership(),
     FrameMatching(),
     *INVERSIONS,
+    ModelIdentification(),
 )
 ATTACKS = {attack.name: attack for attack in _BUILT_IN}
 

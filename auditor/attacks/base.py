@@ -29,6 +29,7 @@ Question = Literal[
     "frame_membership",
     "prompt",
     "training_text",
+    "model",
 ]
 
 

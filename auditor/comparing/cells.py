@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,14 @@ from auditor.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.scorers.inverting import Captured, Inversion, capture_texts
+from auditor.scorers.model import named_model
 from auditor.text_metrics.intervals import Metric
 from auditor.text_metrics.report import Pair, decoded, measure
 from auditor.views.base import NotMeasurableError
 from splitwire.backbone import load_tokenizer
 from splitwire.errors import SplitwireError
+
+MODEL_NAMED = "model_named"
 
 ShowText = Callable[[str, str], None]
 """Called with the true and the recovered text of one document, for a terminal alone."""
@@ -58,15 +62,21 @@ def attack_cell(
     """Runs one attack. What goes wrong in one is told and leaves the others alone."""
     try:
         captured = capture_texts(ATTACKS[name], material, family, plan)
+        if captured.attack.question == "model":
+            return _model_cell(captured, bundle, plan, progress)
         inversion = captured.attacked(captured.view, plan, progress)
         return _cell(captured, inversion, bundle, plan, show)
     except NotMeasurableError as error:
         return Failure(name, family, bundle, str(error))
     except SplitwireError as error:
-        remedy = f": {error.remedy}" if error.remedy else ""
-        return Failure(name, family, bundle, f"{error.message}{remedy}")
+        return Failure(name, family, bundle, told_error(error))
     except Exception as error:  # noqa: BLE001 - an attack may be another package's; its text may hold what it read
         return Failure(name, family, bundle, f"the attack ended with {type(error).__name__}")
+
+
+def told_error(error: SplitwireError) -> str:
+    """What is wrong and what to do about it, in one line."""
+    return f"{error.message}: {error.remedy}" if error.remedy else error.message
 
 
 def _cell(captured: Captured, inversion: Inversion, bundle: str, plan: Plan, show: ShowText | None) -> Cell:
@@ -85,10 +95,35 @@ def _cell(captured: Captured, inversion: Inversion, bundle: str, plan: Plan, sho
         seconds_a_text=sum(guess.seconds for guess in recovered) / len(recovered),
         fit_seconds=sum(float(value) for value in fits if isinstance(value, int | float)),
         metrics=tuple(measure(pairs, tokenizer, plan)),
-        parameters=", ".join(f"{name} {value}" for name, value in parameters_of(captured.attack).items()),
+        parameters=_parameters(captured),
         told=inversion.told_numbers(),
         problems=captured.key.problems,
     )
+
+
+def _model_cell(captured: Captured, bundle: str, plan: Plan, progress: Progress) -> Cell:
+    """Which model was named: one metric, that it is the right one."""
+    began, view = time.perf_counter(), captured.view
+    naming = named_model(captured, view, plan, progress)
+    documents = len({key.document for key in captured.key.texts})
+    named = Metric(MODEL_NAMED, "text", float(naming.is_right), None, None, len(view.texts), documents, naming.told)
+    return Cell(
+        attack=captured.attack.name,
+        family=view.family,
+        bundle=bundle,
+        num_texts=len(view.texts),
+        num_positions=sum(len(text.forward) for text in view.texts),
+        num_documents=documents,
+        seconds_a_text=0.0,
+        fit_seconds=time.perf_counter() - began,
+        metrics=(named,),
+        parameters=_parameters(captured),
+        problems=captured.key.problems,
+    )
+
+
+def _parameters(captured: Captured) -> str:
+    return ", ".join(f"{name} {value}" for name, value in parameters_of(captured.attack).items())
 
 
 def _show(pairs: list[Pair], tokenizer: Any, show: ShowText) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from auditor.comparing.cells import Cell
+from auditor.comparing.cells import MODEL_NAMED, Cell
 from auditor.comparing.run import Compared
 from auditor.plan import Plan
 from auditor.report.files import replace_text
@@ -94,6 +94,10 @@ def _markdown(compared: Compared, plan: Plan, rated: Mapping[tuple[str, str, str
         start = [cell.bundle, cell.attack, cell.family, str(cell.num_texts), str(cell.num_positions)]
         values = [_shown(cell, name, part) for name, part in _COLUMNS]
         lines.append(_row([*start, *values, *dcs, f"{cell.seconds_a_text:.3g}", f"{cell.fit_seconds:.3g}"]))
+    named = [(cell, metric) for cell in compared.cells for metric in cell.metrics if metric.name == MODEL_NAMED]
+    if named:
+        lines += ["", "Models that were named:", ""]
+        lines += [f"- {cell.attack} on {cell.family} of {cell.bundle} {metric.note}" for cell, metric in named]
     if compared.failures:
         lines += ["", "Could not be had:", ""]
         lines += [

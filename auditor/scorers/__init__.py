@@ -15,6 +15,7 @@ from auditor.scorers.history import score_history
 from auditor.scorers.linkage import score_linkage
 from auditor.scorers.membership import score_membership
 from auditor.scorers.metadata import score_metadata
+from auditor.scorers.model import score_model
 from auditor.scorers.partition import score_partition
 from auditor.scorers.partition_rows import score_partition_rows
 from auditor.scorers.prompt import score_prompt
@@ -44,6 +45,7 @@ SCORERS: dict[str, Scorer] = {
     "reaction": score_reaction,
     "prompt": score_prompt,
     "training_text": score_prompt,
+    "model": score_model,
 }
 
 __all__ = ["SCORERS", "Scorer"]

@@ -3,7 +3,8 @@
 One autoencoder of three layers a candidate learns to rebuild the rows that the candidate's head makes of public text.
 The candidate whose autoencoder rebuilds the captured rows best made them, if its error is within `threshold` times its
 error on public rows that it did not learn from; else none of them did. A candidate of another width cannot have made
-them. It answers which model, not which text, so it has no scorer of texts: it says what `replication.base` should be.
+them. It answers which model and not which text: its scorer (auditor/scorers/model.py) holds it against the model whose
+fingerprint crossed, and `replication` starts from its choice.
 
 Shapes: N pieces of public text, T positions, M rows, H hidden width.
 """
@@ -11,19 +12,25 @@ Shapes: N pieces of public text, T positions, M rows, H hidden width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import PositiveFloat
 from torch import nn
 
+from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.parts.pieces import pieces_of
 from auditor.attacks.inversion.parts.public_head import public_head
 from auditor.attacks.inversion.parts.public_rows import rows_of_pieces, standard_of
 from auditor.capture import Integers
-from auditor.plan import Count
+from auditor.channels import FORWARD_ONLY
+from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress
 from auditor.public_model import PublicModel
+from auditor.views.prompt import PromptView
+from splitwire.backbone import load_tokenizer
 
 _HELD_OUT = 5  # every fifth piece is not learned from
 
@@ -43,8 +50,10 @@ class Identified:
 class ModelIdentification:
     """Parameters as published, but for the sizes, which are ours."""
 
+    candidates: str = ""
+    """Folders or hub ids of public models, with commas between them. Empty: that whose fingerprint crossed, alone."""
     threshold: PositiveFloat = 2.0
-    """Largest error ratio of a candidate that is chosen."""
+    """Largest error ratio of a candidate that is chosen; the smallest is its inverse."""
     num_epochs: Count = 10
     learning_rate: PositiveFloat = 1e-3
     """Of Adam."""
@@ -55,6 +64,24 @@ class ModelIdentification:
     """Pieces of public text at most."""
     piece_positions: Count = 64
     """Length of a piece."""
+
+    name: ClassVar[str] = "model_identification"
+    question: ClassVar[Question] = "model"
+    families: ClassVar[tuple[str, ...]] = (FORWARD_ONLY,)
+    knowledge: ClassVar[str] = "forward rows; candidate public models; public text"
+    assumes: ClassVar[Assumes] = Assumes(public_weights=True, auxiliary_text=True)
+    paper: ClassVar[str] = "model-type identification (inverting internal states of LLMs, section 4.3)"
+
+    def sources(self, view: PromptView) -> list[str]:
+        """The candidates' names, in order, each once."""
+        named = [name.strip() for name in self.candidates.split(",") if name.strip()]
+        return list(dict.fromkeys(named)) or [view.model.settings.source]
+
+    def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> Identified:
+        """Which candidate made the rows of these texts; ModelError for one that cannot be loaded."""
+        candidates = [_candidate(view, source) for source in self.sources(view)]
+        rows = [text.forward for text in view.texts]
+        return self.identify(rows, candidates, seed=view.seed, device=settings.device, progress=progress)
 
     def identify(
         self,
@@ -71,7 +98,8 @@ class ModelIdentification:
         for number, (model, texts) in enumerate(candidates):
             progress("training autoencoders", number, len(candidates))
             ratios.append(self._ratio(rows_MH, model, texts, seed, device))
-        near = [(ratio, place) for place, ratio in enumerate(ratios) if ratio is not None and ratio <= self.threshold]
+        bounds = 1 / self.threshold, self.threshold  # rows that say nothing, such as zeros, are rebuilt too well
+        near = [(r, place) for place, r in enumerate(ratios) if r is not None and bounds[0] <= r <= bounds[1]]
         return Identified(tuple(ratios), min(near)[1] if near else None)
 
     def _ratio(
@@ -105,6 +133,21 @@ class ModelIdentification:
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         return autoencoder.eval()
+
+
+def _candidate(view: PromptView, source: str) -> tuple[PublicModel, Sequence[Integers]]:
+    """The model of that name, cut where the view's is, and the public text in its tokens."""
+    if source == view.model.settings.source:
+        return view.model, view.auxiliary
+    model = PublicModel(replace(view.model.settings, source=source, revision=""))
+    known, mine = load_tokenizer(view.model.settings), load_tokenizer(model.settings)
+    return model, [_retold(piece, known, mine) for piece in view.auxiliary]
+
+
+def _retold(tokens: Integers, known: Any, mine: Any) -> Integers:
+    """The text of these tokens in those of another tokenizer."""
+    text = known.decode(tokens.tolist(), skip_special_tokens=True)
+    return np.array(mine(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
 
 
 @torch.no_grad()

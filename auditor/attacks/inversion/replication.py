@@ -1,10 +1,10 @@
 """Replication: a public head is fine-tuned until it makes the rows of the target's, and is then inverted in its place.
 
-The rows are the target's own on texts that the attacker knows. The base is a public model of the same layout, the one
-of the view unless `base` names another; low-rank adapters on all its linear layers are trained on the squared distance
-of rows. Token basis selection then works against the replica. Published with adapters over a 4-bit base, which saves
-memory and changes nothing else. Without known plaintext there is nothing to replicate from: TBS against the base itself
-is the transferred attack, which `tbs` runs.
+The rows are the target's own on texts that the attacker knows. The base is a public model of the same layout: `base`,
+else what model identification chooses among its `candidates`, else the model of the view. Low-rank adapters on all its
+linear layers are trained on the squared distance of rows. Token basis selection then works against the replica.
+Published with adapters over a 4-bit base, which saves memory and changes nothing else. Without known plaintext there is
+nothing to replicate from: TBS against the base itself is the transferred attack, which `tbs` runs.
 
 Shapes: T positions of one text, H hidden width.
 """
@@ -23,6 +23,8 @@ from pydantic import PositiveFloat
 
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
+from auditor.attacks.inversion.model_identification import ModelIdentification
+from auditor.attacks.inversion.parameters import configured
 from auditor.attacks.inversion.tbs import TokenBasisSelection
 from auditor.channels import FORWARD_ONLY
 from auditor.plan import Count, InversionSettings
@@ -41,7 +43,8 @@ class Replication(TokenBasisSelection):
     learning_rate: PositiveFloat = 1e-4
     """Of TBS."""
     base: str = ""
-    """Folder or hub id of the public model that is fine-tuned. Empty: the model of the view."""
+    """Folder or hub id of the public model that is fine-tuned. Empty: the one that model_identification chooses among
+    the candidates that the plan gives it, or the model of the view where it gives none."""
     rank: Count = 8
     """Of the adapters."""
     replica_learning_rate: PositiveFloat = 1e-4
@@ -52,8 +55,10 @@ class Replication(TokenBasisSelection):
     name: ClassVar[str] = "replication"
     question: ClassVar[Question] = "prompt"
     families: ClassVar[tuple[str, ...]] = (FORWARD_ONLY,)
-    knowledge: ClassVar[str] = "forward rows; texts of train documents with their rows; a public model to start from"
-    assumes: ClassVar[Assumes] = Assumes(known_plaintext=True, public_weights=True)
+    knowledge: ClassVar[str] = (
+        "forward rows; texts of train documents with their rows; a public model, or several and public text"
+    )
+    assumes: ClassVar[Assumes] = Assumes(known_plaintext=True, public_weights=True, auxiliary_text=True)
     paper: ClassVar[str] = "replication-based inversion (inverting internal states of LLMs, section 4.3)"
 
     def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> list[Recovered]:
@@ -61,7 +66,7 @@ class Replication(TokenBasisSelection):
         if not view.known:
             raise NotMeasurableError("no text is declared known plaintext, so the head cannot be replicated")
         began = time.perf_counter()
-        base = self._base(view)
+        base = self._base(view, settings, progress)
         head = replicated(
             self, base.head.to(settings.device), view, lambda d, n: progress(f"{self.name}: fitting", d, n)
         )
@@ -75,8 +80,9 @@ class Replication(TokenBasisSelection):
             recovered[0] = replace(recovered[0], details={**recovered[0].details, **details})
         return recovered
 
-    def _base(self, view: PromptView) -> PublicModel:
-        base = PublicModel(replace(view.model.settings, source=self.base, revision="")) if self.base else view.model
+    def _base(self, view: PromptView, settings: InversionSettings, progress: Progress) -> PublicModel:
+        source = self.base or self._identified(view, settings, progress)
+        base = PublicModel(replace(view.model.settings, source=source, revision="")) if source else view.model
         if base.head.hidden_width != view.known[0].forward.shape[1]:
             raise ModelError(
                 f"replication.base makes rows of width {base.head.hidden_width}, the captured ones have "
@@ -84,6 +90,16 @@ class Replication(TokenBasisSelection):
                 remedy="name the model that model_identification chose, or leave it empty",
             )
         return base
+
+    def _identified(self, view: PromptView, settings: InversionSettings, progress: Progress) -> str:
+        """The candidate that made the rows; empty where the plan names none."""
+        identification: Any = configured(ModelIdentification(), settings)
+        if not identification.candidates:
+            return ""
+        found = identification.run(view, settings, progress)
+        if found.chosen is None:
+            raise NotMeasurableError("model_identification chooses none of its candidates: name replication.base")
+        return str(identification.sources(view)[found.chosen])
 
 
 class Replica(PublicModel):
