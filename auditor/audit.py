@@ -21,6 +21,7 @@ from auditor.observable import observable
 from auditor.opening import opened_material
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
+from auditor.public_text import auxiliary_digest
 from auditor.representation import representation
 from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
@@ -57,7 +58,8 @@ def run_audit(
         folders, key=key, truth_files=truth_files, trust=trust, ungauged=ungauged, progress=progress
     )
     digests, naked = evidence_digests(folders, truth_files), None
-    stamp: dict[str, Any] = {"plan_hash": plan.hash, "versions": _versions(), **digests}
+    public = auxiliary_digest(plan.inversion)
+    stamp: dict[str, Any] = {"plan_hash": plan.hash, "versions": _versions(), "auxiliary": public, **digests}
     if ungauged is not None:
         stamp["ungauged"] = ungauged_digest(ungauged)
     if control:

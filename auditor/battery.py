@@ -21,6 +21,8 @@ from auditor.views.units import mixed_groups, units
 from auditor.workers import release_memory
 
 _ABOUT_DECOYS = frozenset({"support", "partition", "partition_rows", "linkage"})
+_OF_TEXTS = frozenset({"prompt", "training_text", "model"})
+"""These read whole texts, whatever the plan's compute modes are, and say themselves when there is nothing to find."""
 
 
 def run_battery(
@@ -77,6 +79,8 @@ def _applies(question: str, capture: Capture, splits: Splits) -> bool:
     """Whether there is something to find: without decoys there is no partition to hide, and a bundle that holds frames
     of other compute modes alone is for attacks that read those. Its families stay unmeasured where none does.
     """
+    if question in _OF_TEXTS:
+        return True
     if capture.num_skipped and not len(capture.items):
         return False
     if question not in _ABOUT_DECOYS or not len(capture.rows.real):

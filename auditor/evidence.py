@@ -78,7 +78,16 @@ def evidence_digests(folders: Sequence[Path], truth_files: Sequence[Path] = ()) 
     """SHA-256 of what stands for each bundle (its manifest, which names every file; else wire.mcap), and each truth."""
     heads = [_head(folder) for folder in folders]
     truths = _truth_files(folders, truth_files)
-    return {"bundles": [hash_file(f).sha256 for f in heads], "truths": [hash_file(f).sha256 for f in truths]}
+    return {"bundles": [_digest(file) for file in heads], "truths": [_digest(file) for file in truths]}
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hash_file(file).sha256
+    except OSError as error:
+        raise BundleError(
+            f"{file} cannot be read: {error.strerror}", remedy="name folders that a recorder wrote, and truth files"
+        ) from None
 
 
 def _head(folder: Path) -> Path:

@@ -24,6 +24,7 @@ from auditor.material import Material
 from auditor.opening import opened_material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import Progress, silent
+from auditor.public_text import auxiliary_digest
 from auditor.representation import representation
 from auditor.results import NotMeasured, plain
 from auditor.splits import split_capture
@@ -58,7 +59,9 @@ def run_calibration(
     versions = {**software_versions(), "auditor": splitwire.__version__}
     digests = evidence_digests(folders, truth_files)
     store = Store(parts, kinds=_KINDS, schema=PARTS_SCHEMA)
-    store.begin({"plan_hash": plan.hash, "versions": versions, **digests})
+    store.begin(
+        {"plan_hash": plan.hash, "versions": versions, "auxiliary": auxiliary_digest(plan.inversion), **digests}
+    )
     with opened_material(evidence, plan, progress) as opened:
         material = opened.material
         if not len(material.capture.items) and not material.capture.num_skipped:

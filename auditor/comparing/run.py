@@ -12,16 +12,17 @@ from pathlib import Path
 
 import splitwire
 from auditor.attacks import ATTACKS
-from auditor.comparing.cells import Cell, Failure, ShowText, attack_cell
+from auditor.comparing.cells import Cell, Failure, ShowText, attack_cell, told_error
 from auditor.evidence import evidence_digests, open_evidence
 from auditor.opening import opened_material
 from auditor.plan import Plan
 from auditor.progress import Progress
+from auditor.public_text import auxiliary_digest
 from auditor.store import Store
 from splitwire.bundles.manifest import software_versions
 from splitwire.errors import SettingsError, SplitwireError
 
-QUESTIONS = frozenset({"prompt", "training_text"})
+QUESTIONS = frozenset({"prompt", "training_text", "model"})
 PARTS_SCHEMA = "splitwire.compare-parts/1"
 
 
@@ -73,7 +74,8 @@ class Comparison:
         store = Store(parts, kinds={"cell": Cell}, schema=PARTS_SCHEMA)
         versions = {**software_versions(), "auditor": splitwire.__version__}
         digests = evidence_digests(folders, self._truth_files)
-        store.begin({"plan_hash": self._plan.hash, "versions": versions, **digests})
+        public = auxiliary_digest(self._plan.inversion)
+        store.begin({"plan_hash": self._plan.hash, "versions": versions, "auxiliary": public, **digests})
         found: list[Cell | Failure] = []
         for number, (folder, name) in enumerate(zip(folders, names, strict=True)):
             found += self._bundle(folder, name, store, _counted(progress, number, len(folders)))
@@ -107,7 +109,7 @@ class Comparison:
                     done[attack, family] = part
         except SplitwireError as error:
             for attack, family in left:
-                done.setdefault((attack, family), Failure(attack, family, name, error.message))
+                done.setdefault((attack, family), Failure(attack, family, name, told_error(error)))
         return done
 
 

@@ -11,8 +11,9 @@ Shapes: T tokens of one piece.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +31,8 @@ OVERLAP_TOKENS = 13
 _PIECE_TOKENS = 128
 _CONTROL_RATIO = 0.2
 _FEWEST_PIECES = 8
+_MOST_CHARACTERS = 64
+"""Of a token, by far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +47,13 @@ class PublicText:
 def load_public_text(settings: InversionSettings, tokenizer: Any) -> PublicText:
     """The plan's public text, else the shipped one, in tokens of this tokenizer."""
     name = settings.auxiliary or f"the shipped {SHIPPED}"
-    documents = list(_documents(Path(settings.auxiliary))) if settings.auxiliary else list(_shipped())
+    documents = _documents(Path(settings.auxiliary)) if settings.auxiliary else _shipped()
     wanted = round(settings.auxiliary_tokens / (1 - _CONTROL_RATIO))
     pieces = _pieces(documents, tokenizer, wanted)
     if len(pieces) < _FEWEST_PIECES:
         raise SettingsError(
             f"inversion.auxiliary: {name} gives {len(pieces)} pieces of {_PIECE_TOKENS} tokens",
-            remedy=f"give public text of at least {_FEWEST_PIECES * _PIECE_TOKENS} tokens",
+            remedy=f"give texts of at least {_PIECE_TOKENS} tokens each, {_FEWEST_PIECES} pieces of so many in all",
         )
     num_control = max(1, round(_CONTROL_RATIO * len(pieces)))
     return PublicText(name, tuple(pieces[:-num_control]), tuple(pieces[-num_control:]))
@@ -76,20 +79,35 @@ def _runs(tokens: Integers, length: int) -> Iterator[bytes]:
         yield tokens[start : start + length].astype(np.int64).tobytes()
 
 
-def _pieces(documents: Sequence[str], tokenizer: Any, wanted: int) -> list[Integers]:
-    """Pieces of all documents in turn, so that a small number of them still has every document in it."""
-    cut: list[list[Integers]] = []
+def auxiliary_digest(settings: InversionSettings) -> str:
+    """SHA-256 hex of the plan's public text, which a plan names and does not hold; empty for the shipped one."""
+    digest = hashlib.sha256()
+    for document in _documents(Path(settings.auxiliary)) if settings.auxiliary else ():
+        digest.update(hashlib.sha256(document.encode()).digest())
+    return digest.hexdigest() if settings.auxiliary else ""
+
+
+def _pieces(documents: Iterable[str], tokenizer: Any, wanted: int) -> list[Integers]:
+    """Pieces of all documents in turn, so that a small number of them still has every document in it.
+
+    No more is read than can count: of a long document its start, and no document after as many as there are pieces.
+    """
+    most, cut = max(_FEWEST_PIECES, -(-wanted // _PIECE_TOKENS)), list[list[Integers]]()
     for document in documents:
-        ids = np.array(tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+        start = document[: _MOST_CHARACTERS * most * _PIECE_TOKENS]
+        ids = np.array(tokenizer(start, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
         starts = range(0, len(ids) - _PIECE_TOKENS + 1, _PIECE_TOKENS)
-        cut.append([ids[start : start + _PIECE_TOKENS] for start in starts])
+        cut += [[ids[start : start + _PIECE_TOKENS] for start in starts]] if starts else []
+        if len(cut) == most:
+            break
     rounds = max((len(pieces) for pieces in cut), default=0)
     in_turn = [pieces[number] for number in range(rounds) for pieces in cut if number < len(pieces)]
-    return in_turn[: max(_FEWEST_PIECES, -(-wanted // _PIECE_TOKENS))]
+    return in_turn[:most]
 
 
 def _shipped() -> Iterator[str]:
-    yield from _lines(files("auditor.public_text").joinpath(SHIPPED).read_text(encoding="utf-8"), SHIPPED)
+    with files("auditor.public_text").joinpath(SHIPPED).open(encoding="utf-8") as lines:
+        yield from _texts(lines, SHIPPED)
 
 
 def _documents(path: Path) -> Iterator[str]:
@@ -98,7 +116,8 @@ def _documents(path: Path) -> Iterator[str]:
             for file in sorted(path.glob("*.txt")):
                 yield file.read_text(encoding="utf-8")
         else:
-            yield from _lines(path.read_text(encoding="utf-8"), str(path))
+            with path.open(encoding="utf-8", newline="\n") as lines:
+                yield from _texts(lines, str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(
@@ -107,8 +126,8 @@ def _documents(path: Path) -> Iterator[str]:
         ) from None
 
 
-def _lines(content: str, name: str) -> Iterator[str]:
-    for number, line in enumerate(content.splitlines(), start=1):
+def _texts(lines: Iterable[str], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:

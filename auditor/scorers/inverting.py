@@ -23,6 +23,7 @@ from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.statistics.effects import PairedEffect, most_frequent, paired_differences, paired_effect
 from auditor.text_metrics.report import Pair
+from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import Grants, PromptKey, prompt_view
 from auditor.views.text_keys import UNKNOWN, TextKey
@@ -121,10 +122,10 @@ class Inversion:
             for name, value in guess.details.items():
                 if isinstance(value, int | float) and not name.endswith("seconds"):
                     values.setdefault(f"attack_{name}", []).append(float(value))
-        certain = [guess.certainty for guess in self.recovered if guess.certainty is not None]
-        if certain:
-            values["attack_certainty"] = list(np.concatenate(certain))
-        return {name: float(np.nanmean(numbers)) for name, numbers in values.items()}
+        certain = [guess.certainty[guess.tokens >= 0] for guess in self.recovered if guess.certainty is not None]
+        values["attack_certainty"] = [float(value) for part in certain for value in part]  # of what is named
+        finite = {name: [value for value in numbers if np.isfinite(value)] for name, numbers in values.items()}
+        return {name: float(np.mean(numbers)) for name, numbers in finite.items() if numbers}
 
 
 def capture_texts(attack: Attack, material: Material, family: str, plan: Plan) -> Captured:
@@ -139,8 +140,13 @@ def capture_texts(attack: Attack, material: Material, family: str, plan: Plan) -
 
 
 def _run(attack: Attack, view: PromptView, plan: Plan, progress: Progress) -> list[Recovered]:
-    """The attack's guesses; SettingsError when they do not fit the texts, as those of an installed attack may."""
-    recovered = list(attack.run(view, plan.inversion, progress))
+    """The attack's guesses. SettingsError when they do not fit the texts, as those of an installed attack may;
+    NotMeasurableError, which keeps an audit from passing, when rows that no model makes end it.
+    """
+    try:
+        recovered = list(attack.run(view, plan.inversion, progress))
+    except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # its text may hold what it read
+        raise NotMeasurableError(f"the attack ended with {type(error).__name__}") from error
     lengths = [len(text.forward) + 1 for text in view.texts]
     if [len(guess.tokens) for guess in recovered] != lengths:
         raise SettingsError(

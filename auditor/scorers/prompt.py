@@ -47,7 +47,8 @@ def score_prompt(attack: Attack, material: Material, family: str, plan: Plan, pr
     captured = capture_texts(attack, material, family, plan)
     inversion = captured.attacked(captured.view, plan, progress)
     if not len(inversion.scored.true):
-        raise NotMeasurableError("no token of an answer is among what is attacked: generate, or raise max_positions")
+        what = "token of an answer" if captured.scores_answers else "position whose token the truth tells"
+        raise NotMeasurableError(f"no {what} is among what is attacked: generate, or raise max_positions")
     control = _control(captured, plan, progress)
     effect = inversion.scored.effect(plan, plan.statistics.alpha)
     twin = inversion.scored.dealt(plan.split.seed).effect(plan, TWIN_ALPHA)

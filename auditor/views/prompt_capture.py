@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from auditor.capture import Integers
 from auditor.channels import GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.material import Material
 from auditor.plan import Plan
@@ -69,6 +70,8 @@ def prompt_view(material: Material, family: str, plan: Plan, grants: Grants) -> 
         raise NotMeasurableError(why_not)
     problems = Counter(found.left_out)
     keyed = _named(keyed_texts(material.sources, material.truths, found.texts, problems))
+    _count_untold(keyed, problems)
+    keyed = _within_window(keyed, model, problems)
     if not keyed:
         raise NotMeasurableError(_why_none(material, problems))
     _check_tokens(keyed, model, material)
@@ -113,13 +116,36 @@ def _why_none(material: Material, problems: Counter[str]) -> str:
 
 
 def _named(texts: Sequence[KeyedText]) -> list[KeyedText]:
-    """Every text with a document: one of which the truth names none is named by its prompt."""
-    named = []
+    """Every text with a document: one of which the truth names none is named by its prompt. Texts of one prompt are of
+    one document however often it was sent: they say no more of other texts than one of them.
+    """
+    named, by_content = [], dict[str, str]()
     for text in texts:
-        prompt = text.key.tokens[: text.key.num_prompt].tobytes()
-        document = text.key.document or f"prompt {hashlib.sha256(prompt).hexdigest()}"
+        content = hashlib.sha256(_content(text.key).tobytes()).hexdigest()
+        document = by_content.setdefault(content, text.key.document or f"prompt {content}")
         named.append(replace(text, key=replace(text.key, document=document)))
     return named
+
+
+def _content(key: TextKey) -> Integers:
+    """The prompt; where that is short enough for an accident, the whole text."""
+    return key.tokens[: key.num_prompt] if key.num_prompt >= OVERLAP_TOKENS else key.tokens
+
+
+def _within_window(texts: Sequence[KeyedText], model: PublicModel, problems: Counter[str]) -> list[KeyedText]:
+    """The texts that the public model can read; no trusted node sends more positions than its model has."""
+    longest = max((text.pieces.num_positions for text in texts), default=0)
+    most = int(getattr(model.head.config, "max_position_embeddings", 0)) or longest
+    kept = [text for text in texts if text.pieces.num_positions <= most]
+    if len(kept) < len(texts):
+        problems[f"texts are longer than the {most} positions of the public model"] += len(texts) - len(kept)
+    return kept
+
+
+def _count_untold(texts: Sequence[KeyedText], problems: Counter[str]) -> None:
+    """Positions that crossed and whose token the truth does not tell would be left out of every number."""
+    if untold := sum(int((text.key.tokens[:-1] < 0).sum()) for text in texts):
+        problems["positions whose token the truth does not tell"] += untold
 
 
 def _check_tokens(texts: Sequence[KeyedText], model: PublicModel, material: Material) -> None:

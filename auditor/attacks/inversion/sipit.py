@@ -66,7 +66,8 @@ class SipIt:
                 if position < self.margin_positions:
                     margins.append(_margin(prefix, token, len(head.table)))
                 tokens.append(token)
-                accepted.append(float(distance <= self._largest(wire, position)))
+                is_seen = bool(wire.known[position].any())  # a row of zeros lies near every token's
+                accepted.append(float(is_seen and distance <= self._largest(wire, position)))
                 _, prefix = prefix.extend(torch.tensor([[token]], device=head.device))
                 tick((position + 1) / len(wire))
             details = {"head_tokens": prefix.work.tokens} | ({"margins": margins} if margins else {})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from auditor.plan import InversionSettings
-from auditor.public_text import load_public_text, overlapping
+from auditor.public_text import auxiliary_digest, load_public_text, overlapping
 from splitwire.errors import SettingsError
 
 
@@ -48,15 +48,54 @@ def test_a_folder_and_a_file_of_lines_are_read(tmp_path: Path) -> None:
         ('{"words": 1}', "has no text"),
         ("no json", "has no text"),
         ('{"text": "x"}', "gives 0"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        ("", "gives 0"),
     ],
 )
-def test_what_is_no_public_text_is_refused(tmp_path: Path, content: str | None, named: str) -> None:
+def test_what_is_no_public_text_is_refused(tmp_path: Path, content: str | bytes | None, named: str) -> None:
     """By file and line."""
     file = tmp_path / "public.jsonl"
     if content is not None:
-        file.write_text(content)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(SettingsError, match=named):
         load_public_text(InversionSettings(auxiliary=str(file)), Letters())
+
+
+def test_a_line_is_what_ends_with_a_newline(tmp_path: Path) -> None:
+    """JSON may hold other separators of lines, such as U+2028, as they are."""
+    file = tmp_path / "public.jsonl"
+    file.write_text(json.dumps({"text": "some words\u2028and more " * 100}, ensure_ascii=False) + "\n")
+    assert load_public_text(InversionSettings(auxiliary=str(file)), Letters()).auxiliary
+
+
+def test_no_more_is_read_than_counts(tmp_path: Path) -> None:
+    """A huge text is not cut into tokens whole, and the pieces are those of its start."""
+    seen: list[int] = []
+
+    class Counting(Letters):
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            seen.append(len(text))
+            return super().__call__(text, **options)
+
+    text = "".join(map(str, range(100_000)))
+    lines = "".join(json.dumps({"text": f"{number}{text}"}) + "\n" for number in range(12))
+    (tmp_path / "public.jsonl").write_text(lines)
+    settings = InversionSettings(auxiliary=str(tmp_path / "public.jsonl"), auxiliary_tokens=800)
+    public = load_public_text(settings, Counting())
+    assert len(seen) == len(public.auxiliary) + len(public.held_out) == 8
+    assert max(seen) < len(text) / 4
+
+
+def test_the_digest_is_of_the_text(tmp_path: Path) -> None:
+    """What a plan names may change under it."""
+    file = tmp_path / "public.jsonl"
+    settings = InversionSettings(auxiliary=str(file))
+    digests = []
+    for text in ("one", "one", "two"):
+        file.write_text(json.dumps({"text": text}))
+        digests.append(auxiliary_digest(settings))
+    assert digests[0] == digests[1] != digests[2]
+    assert auxiliary_digest(InversionSettings()) == ""
 
 
 def test_thirteen_tokens_in_a_row_are_an_overlap() -> None:
