@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from auditor.attacks import ATTACKS
 from auditor.audit import run_audit
 from auditor.calibration.run import run_calibration
 from auditor.channels import GRADIENT_ONLY
+from auditor.comparing.run import Comparison, inversion_attacks
 from auditor.evidence import open_evidence
 from auditor.opening import opened_material
 from auditor.plan import CalibrationSettings, InversionSettings, Plan, StatisticsSettings
@@ -24,6 +26,7 @@ from splitwire.bundles import BundleWriter, TruthRecord, TruthWriter, WireRecord
 from splitwire.frames import encode_frame
 from splitwire.sealing import load_signing_key, write_audit_keys
 from splitwire.v1 import channels_pb2, stack_pb2
+from tests.unit.auditor.test_every_inversion import plan_of
 
 SESSION = "5e55107a5e55107a"
 DOCUMENTS, BATCH, LENGTH = 24, 6, 6
@@ -169,3 +172,14 @@ def test_a_dose_of_naked_rows_is_found(record: Callable[..., Any]) -> None:
     assert ladder["rungs"][0]["num_detected"] == 0
     (check,) = run_audit([bundle], key=key, plan=PLAN)["results"][0]["checks"]
     assert ladder["rungs"][0]["values"][0] == pytest.approx(check["value"])
+
+
+@pytest.mark.parametrize("name", [name for name in inversion_attacks() if ATTACKS[name].question == "training_text"])
+def test_a_comparison_runs_every_attack_on_training(name: str, record: Callable[..., Any], tmp_path: Path) -> None:
+    """From the bundle to the table, with parameters that make it short."""
+    bundle, key = record()
+    plan = plan_of(name)
+    compared = Comparison((name,), key=key, plan=plan).run([bundle], tmp_path / "parts", silent)
+    assert compared.failures == ()
+    assert all(cell.num_texts == 2 for cell in compared.cells)
+    assert {cell.family for cell in compared.cells} == set(ATTACKS[name].families)
