@@ -1,10 +1,10 @@
 """Bytes of key-value cache on this node: who holds how many, and who waits for room.
 
 A cache that grows is booked or refused at once, so no session that decodes ever waits, neither for another that grows
-nor for one that starts. A cache that starts takes room only up to a share of the budget; the rest stays for those
-that grow. Without room it waits in line, and is refused when none came in time or the line is full. Those who wait
-hold nothing that another waits for, so there is no deadlock. The line is first come, first served, except that a peer
-that has used up its own share does not hold the others up.
+nor for one that starts. A cache that starts takes room only up to a share of the budget, and of what its peer may hold;
+the rest stays for those that grow. Without room it waits in line, and is refused when none came in time or the line is
+full. Those who wait hold nothing that another waits for, so there is no deadlock. The line is first come, first served,
+except that a peer that has used up its own share does not hold the others up.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class CacheBudget:
         return self.used_bytes + num_bytes <= most
 
     def _peer_has_room(self, owner: str, num_bytes: int) -> bool:
-        return self._by_peer[owner] + num_bytes <= self._max_bytes_per_peer
+        held = self._by_peer[owner]
+        most = self._max_bytes_per_peer * self._admission.start_fraction if held else self._max_bytes_per_peer
+        return held + num_bytes <= most
 
     def _check_peer(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes_per_peer:

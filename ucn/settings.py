@@ -78,7 +78,7 @@ class AdmissionSettings:
     wait_seconds: _Seconds = 30.0
     """How long a cache waits before it is refused; keep it below the trusted node's step timeout."""
     start_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Share of limits.max_total_cache_bytes up to which caches start; the rest is for those that grow."""
+    """Share of limits.max_total_cache_bytes, and of the peer's limit, up to which caches start; the rest is to grow."""
 
 
 @dataclass(frozen=True)

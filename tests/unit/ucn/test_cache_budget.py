@@ -109,6 +109,25 @@ def test_the_line_is_bounded_for_a_peer_and_for_all() -> None:
     run(scenario())
 
 
+def test_a_share_of_what_a_peer_may_hold_is_kept_for_its_caches_that_grow() -> None:
+    """Else those that start would take all of it, and each would be refused its next position."""
+
+    async def scenario() -> None:
+        budget = CacheBudget(100, 20, AdmissionSettings(start_fraction=0.8, wait_seconds=60))
+        await budget.start("a", 16)
+        waiting = started(budget, "a", 1)
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        budget.grow("a", 4)
+        with pytest.raises(LimitError, match="this peer"):
+            budget.grow("a", 1)
+        budget.book("a", -20)
+        await waiting
+        assert budget.used_bytes == 1
+
+    run(scenario())
+
+
 ACTIONS = st.tuples(st.sampled_from(["start", "grow", "free", "cancel"]), st.sampled_from("ab"), st.integers(1, 60))
 
 
