@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -32,6 +34,7 @@ class Program:
         self.lines: list[str] = []
         self.url = ""
         self._is_ready = threading.Event()
+        self.is_draining = threading.Event()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
@@ -42,6 +45,8 @@ class Program:
             if '"event": "serving"' in line:
                 self.url = line.partition('"url": "')[2].partition('"')[0]
                 self._is_ready.set()
+            if '"event": "draining"' in line:
+                self.is_draining.set()
         self._is_ready.set()
 
     def wait_ready(self) -> None:
@@ -57,9 +62,15 @@ class Program:
 
 
 @pytest.fixture
-def program(start_node: Callable[..., Any], pki: dict[str, TlsFiles], tmp_path: Path) -> Iterator[Program]:
-    """`tln serve` with a key, against a node over the tiny llama."""
-    node, tls = start_node(), pki["tln"]
+def node(start_node: Callable[..., Any]) -> Any:
+    """A node over the tiny llama."""
+    return start_node()
+
+
+@pytest.fixture
+def program(node: Any, pki: dict[str, TlsFiles], tmp_path: Path) -> Iterator[Program]:
+    """`tln serve` with a key, against the node."""
+    tls = pki["tln"]
     file = tmp_path / "keys"
     file.touch(mode=0o600)
     file.write_text(KEY)
@@ -93,3 +104,24 @@ def test_a_process_serves_and_drains(program: Program, unsplit: Any) -> None:
     assert "draining" in said
     assert "hello" not in said
     assert KEY not in said
+
+
+def test_a_second_signal_ends_a_process_that_waits(program: Program, node: Any) -> None:
+    """For an answer that does not come: it would wait for `drain_seconds` and more."""
+    is_over = threading.Event()
+    program.wait_ready()
+    executor = node.server._node.transformer_executor
+    with openai.OpenAI(base_url=program.url, api_key=KEY, max_retries=0, timeout=20) as client:
+        stream = client.completions.create(model="tiny", prompt="hello", max_tokens=100, temperature=0, stream=True)
+        next(iter(stream))
+        stuck = asyncio.run_coroutine_threadsafe(executor.run(is_over.wait), node.loop)
+        try:
+            program.process.send_signal(signal.SIGTERM)
+            assert program.is_draining.wait(20)
+            program.process.send_signal(signal.SIGTERM)
+            assert program.process.wait(20) == 143
+        finally:
+            is_over.set()
+        with pytest.raises((openai.APIError, httpx2.HTTPError)):
+            list(stream)
+    stuck.result(20)
