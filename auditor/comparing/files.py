@@ -1,6 +1,6 @@
 """The table of a comparison: comparison.md to read, comparison.csv to plot, comparison.json with everything.
 
-Seconds are of the machine that measured them. Each file is written whole or not at all.
+Seconds are of the machine that measured them. All three are written whole, or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from auditor.comparing.cells import MODEL_NAMED, Cell
 from auditor.comparing.run import Compared
 from auditor.plan import Plan
-from auditor.report.files import replace_text
+from auditor.report.files import replace_texts
 from auditor.report.text_metrics import show_metric
 from auditor.results import plain
 from auditor.text_metrics.performance import defence_score
@@ -48,11 +48,11 @@ def write_comparison(compared: Compared, plan: Plan, out: Path, scores: Mapping[
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            replace_text(out / name, text)
+        replace_texts({out / name: text for name, text in texts.items()})
     except OSError as error:
         raise RecordingError(
-            f"the comparison cannot be written to {out}: {error.strerror}", remedy="give another folder with --out"
+            f"the comparison cannot be written to {out}: {error.strerror}",
+            remedy="free space, or give another folder with --out; finished cells are kept",
         ) from None
     return [out / name for name in texts]
 

@@ -140,6 +140,12 @@ def next_steps(report: Tree) -> list[str]:
     return list(dict.fromkeys(steps))
 
 
+def reads_above(check: Tree) -> bool:
+    """Whether a reading is above its ceiling; the value of a gate, which has an upper bound alone, is that bound."""
+    is_gate = check["lower"] is None and check["upper"] is not None
+    return check["value"] is not None and check["value"] > check["ceiling"] and not is_gate
+
+
 def _kinds(report: Tree) -> set[str]:
     return {reason["kind"] for reason in report["verdict"]["reasons"]}
 
@@ -214,7 +220,7 @@ def _documents(report: Tree) -> list[str]:
     over = [
         f"{check['metric']} on {FAMILIES[result['family']].title if result['family'] in FAMILIES else result['family']}"
         for result, check in _checks(report, "inconclusive")
-        if check["value"] is not None and check["value"] > check["ceiling"] and check["lower"] is not None
+        if reads_above(check)
     ]
     if over:
         steps.append(f"Expect a fail with more data where the reading is above its ceiling already: {', '.join(over)}.")

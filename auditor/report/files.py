@@ -134,12 +134,20 @@ def _refuse_constant(name: str) -> None:
 
 def replace_text(file: Path, text: str) -> None:
     """Writes the file whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    replace_texts({file: text})
+
+
+def replace_texts(texts: Mapping[Path, str]) -> None:
+    """Writes all files, or none where there is no room for all of them."""
+    beside = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in texts}
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
+        for file, text in texts.items():
+            beside[file].write_text(text, encoding="utf-8")
+        for file, temporary in beside.items():
+            temporary.replace(file)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in beside.values():
+            temporary.unlink(missing_ok=True)
 
 
 def _json(tree: Mapping[str, Any]) -> str:

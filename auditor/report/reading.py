@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auditor.channels import FAMILIES
-from auditor.report.advice import next_steps
+from auditor.report.advice import next_steps, reads_above
 from auditor.words import LEFT_OUT, OUT_OF_SCOPE, SHORT_FAMILIES, UNDERPOWERED, show
 
 Tree = Mapping[str, Any]
@@ -62,6 +62,13 @@ def _headline(report: Tree) -> str:
         return f"{failed} of {total} checks show a leak above the ceiling. Do not send more under these settings."
     if verdict == "pass":
         return f"All {total} checks lie under their ceilings, with power. This holds for the scope, and no further."
+    above = sum(
+        check["state"] == "inconclusive" and reads_above(check)
+        for result in report["results"]
+        for check in result["checks"]
+    )
+    if above:
+        return f"{above} of {total} checks read a leak above the ceiling, on too little evidence to be sure of it."
     return f"No leak above a ceiling was shown, but not all are ruled out: {passed} of {total} checks pass."
 
 

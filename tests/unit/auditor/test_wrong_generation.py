@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,11 +19,13 @@ from auditor.attacks.inversion.nearest_vocabulary import NearestVocabulary
 from auditor.attacks.inversion.sipit import SipIt
 from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY, RESPONSE_SIDE
+from auditor.comparing.files import write_comparison
 from auditor.comparing.run import Comparison
 from auditor.evidence import open_evidence
 from auditor.opening import opened_material
 from auditor.plan import InversionSettings, Plan, StatisticsSettings
 from auditor.progress import silent
+from auditor.report.reading import read
 from auditor.scorers.inverting import capture_texts
 from auditor.views.base import NotMeasurableError
 from splitwire.backbone import ModelSettings
@@ -189,6 +192,35 @@ def test_a_comparison_tells_what_to_do_about_a_bundle(write: Write, tmp_path: Pa
         Comparison(("nearest_vocabulary",), key=mine.key, plan=PLAN).run(
             [tmp_path / "nowhere"], tmp_path / "none", silent
         )
+
+
+def test_a_table_is_written_whole_or_not_at_all(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up between two of the files leaves none of them, and the cells."""
+    generated = write(_texts(5))
+    comparison = Comparison(("nearest_vocabulary",), key=generated.key, plan=PLAN)
+    compared = comparison.run([generated.bundle], tmp_path / "parts", silent)
+    written = Path.write_text
+
+    def full(path: Path, text: str, **how: Any) -> int:
+        if "csv" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(path, text, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(SplitwireError, match="No space left"):
+            write_comparison(compared, PLAN, tmp_path, {})
+    assert [file.name for file in tmp_path.iterdir()] == ["parts"]
+    assert len(write_comparison(compared, PLAN, tmp_path, {})) == 3
+
+
+def test_one_text_that_is_read_is_no_quiet_result(write: Write) -> None:
+    """No bound can be had of it, so the audit is open; what it says first is that something was read."""
+    report = _audited(write(_texts(2)), replace(PLAN, attacks=("exact_inverter",)))
+    assert report["verdict"]["state"] == "inconclusive"
+    told = read(report)
+    assert told.headline.startswith("1 of 1 checks read a leak above the ceiling")
+    assert any("Expect a fail with more data" in step for step in told.steps)
 
 
 def test_a_comparison_is_of_one_public_text(write: Write, tmp_path: Path) -> None:
