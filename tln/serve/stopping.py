@@ -18,12 +18,15 @@ class StopMatcher:
         self.has_stopped = False
 
     def push(self, piece: str) -> str:
-        """Text that is certain now, held text included. Of several stop strings the one that begins first counts."""
+        """Text that is certain now, held text included.
+
+        Of several stop strings the one that is complete first counts, whatever the pieces; then the longest.
+        """
         held = self._held + piece
-        found = [place for place in (held.find(stop) for stop in self._stops) if place >= 0]
+        found = [(place + len(stop), place) for stop in self._stops if (place := held.find(stop)) >= 0]
         if found:
             self.has_stopped, self._held = True, ""
-            return held[: min(found)]
+            return held[: min(found)[1]]
         keep = self._longest_beginning(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

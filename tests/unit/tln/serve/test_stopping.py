@@ -30,6 +30,7 @@ def run(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
         (["abcdef"], ["ef", "cd"], ["ab"], True),
         (["aab", "aac"], ["aac"], ["aab", ""], True),
         (["\n", "\n"], ["\n\n"], ["", ""], True),
+        (["xabcd"], ["abcd", "bc"], ["xa"], True),
     ],
 )
 def test_pieces(pieces: list[str], stops: list[str], shown: list[str], *, stopped: bool) -> None:
@@ -48,9 +49,8 @@ def test_the_text_is_that_before_the_first_stop_string(text: str, stops: list[st
         return
     assert text.startswith("".join(shown))
     assert all(stop not in "".join(shown) for stop in stops)
-    if size == 1:
-        seen = next(text[:end] for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops))
-        assert "".join(shown) == seen[: min(seen.find(stop) for stop in stops if stop in seen)]
+    seen = next(text[:end] for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops))
+    assert "".join(shown) == seen[: min(seen.find(stop) for stop in stops if stop in seen)]
 
 
 @given(st.text("ab", max_size=12), st.text("ab", min_size=1, max_size=4))
