@@ -132,6 +132,11 @@ class ActiveText:
             self.outcome = "failed"
             self._reader(Failed(error))
 
+    def let_go(self) -> None:
+        """Frees its caches now: who reads the answer may hold the text for longer."""
+        del self.caches
+        self.returned = None
+
     def cancel(self) -> None:
         """Ends it without a word."""
         self.outcome = "cancelled"

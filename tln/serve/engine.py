@@ -239,6 +239,7 @@ class Engine:
             _log.warning("a text failed", error=type(error).__name__)
             text.fail(error)
         self._running.remove(text)
+        text.let_go()
         self._over(text)
         link = text.link
         if text.has_remote_cache and link.is_open:

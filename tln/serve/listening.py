@@ -46,6 +46,7 @@ class Conversation:
         self._gone.cancel()
         if self._num_open:
             self._engine.cancel(self._active)
+        self._active = []  # they know their readers, and those know this
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
         """Index of the text and event, until all texts are over. Failed is the last one, whichever text it is of."""

@@ -53,6 +53,24 @@ def test_a_client_that_goes_takes_its_text_along(
     assert endpoint.running() == 0
 
 
+def test_a_text_that_is_over_holds_no_caches(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever still holds the text: caches must not wait for a collection of garbage."""
+    engine, kept = endpoint.parts.engine, []
+    submit = engine.submit
+
+    def keep(*arguments: Any) -> Any:
+        kept.extend(submit(*arguments))
+        return kept[-1:]
+
+    monkeypatch.setattr(engine, "submit", keep)
+    client = endpoint.client()
+    client.completions.create(model="tiny", prompt="x", max_tokens=2)
+    with client.completions.create(model="tiny", prompt="x", max_tokens=100, stream=True) as stream:
+        next(iter(stream))
+    wait_until(lambda: len(kept) == 2 and endpoint.running() == 0)
+    assert [hasattr(text, "caches") for text in kept] == [False, False]
+
+
 def leaving(endpoint: Endpoint, body: bytes) -> socket.socket:
     """A connection that has asked, and closes when its block ends."""
     url = urlsplit(endpoint.url)
