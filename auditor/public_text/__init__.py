@@ -42,6 +42,8 @@ class PublicText:
     name: str
     auxiliary: tuple[Integers, ...]
     held_out: tuple[Integers, ...]
+    runs: tuple[Integers, ...]
+    """What attacks may learn from, uncut: of each document the tokens of its pieces in a row."""
 
 
 def load_public_text(settings: InversionSettings, tokenizer: Any) -> PublicText:
@@ -56,7 +58,12 @@ def load_public_text(settings: InversionSettings, tokenizer: Any) -> PublicText:
             remedy=f"give texts of at least {_PIECE_TOKENS} tokens each, {_FEWEST_PIECES} pieces of so many in all",
         )
     num_control = max(1, round(_CONTROL_RATIO * len(pieces)))
-    return PublicText(name, tuple(pieces[:-num_control]), tuple(pieces[-num_control:]))
+    learned, controls = pieces[:-num_control], pieces[-num_control:]
+    by_document: dict[int, list[Integers]] = {}
+    for document, piece in learned:  # in turn, so those of one document follow each other in it
+        by_document.setdefault(document, []).append(piece)
+    runs = tuple(np.concatenate(parts) for parts in by_document.values())
+    return PublicText(name, tuple(piece for _, piece in learned), tuple(piece for _, piece in controls), runs)
 
 
 def overlapping(pieces: Sequence[Integers], victims: Sequence[Integers]) -> int:
@@ -87,8 +94,8 @@ def auxiliary_digest(settings: InversionSettings) -> str:
     return digest.hexdigest() if settings.auxiliary else ""
 
 
-def _pieces(documents: Iterable[str], tokenizer: Any, wanted: int) -> list[Integers]:
-    """Pieces of all documents in turn, so that a small number of them still has every document in it.
+def _pieces(documents: Iterable[str], tokenizer: Any, wanted: int) -> list[tuple[int, Integers]]:
+    """Pieces with the number of their document, in turn, so that a small number of them still has every document in it.
 
     No more is read than can count: of a long document its start, and no document after as many as there are pieces.
     """
@@ -101,7 +108,7 @@ def _pieces(documents: Iterable[str], tokenizer: Any, wanted: int) -> list[Integ
         if len(cut) == most:
             break
     rounds = max((len(pieces) for pieces in cut), default=0)
-    in_turn = [pieces[number] for number in range(rounds) for pieces in cut if number < len(pieces)]
+    in_turn = [(place, parts[turn]) for turn in range(rounds) for place, parts in enumerate(cut) if turn < len(parts)]
     return in_turn[:most]
 
 

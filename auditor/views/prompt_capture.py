@@ -221,7 +221,7 @@ def _first_tokens(key: TextKey, most: int) -> TextKey:
 
 def _refuse_overlap(public: PublicText, victims: Sequence[KeyedText], plan: Plan) -> None:
     """An attack that learned from the victim's own text would be scored on what it was taught."""
-    found = overlapping([*public.auxiliary], [text.key.tokens[:-1] for text in victims])
+    found = overlapping(public.runs, [text.key.tokens[:-1] for text in victims])
     if not found:
         return
     told = f"{public.name} has {OVERLAP_TOKENS} tokens in a row in common with {found} of the captured texts"

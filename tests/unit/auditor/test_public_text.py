@@ -98,6 +98,18 @@ def test_the_digest_is_of_the_text(tmp_path: Path) -> None:
     assert auxiliary_digest(InversionSettings()) == ""
 
 
+def test_a_text_that_is_cut_in_two_overlaps_as_well(tmp_path: Path) -> None:
+    """Half of it at the end of one piece and half at the start of the next: 12 tokens each are none, 24 are one."""
+    text = "".join(chr(300 + number) for number in range(2000))
+    (tmp_path / "one.txt").write_text(text)
+    public = load_public_text(InversionSettings(auxiliary=str(tmp_path)), Letters())
+    own = np.array([ord(letter) for letter in text[128 - 12 : 128 + 12]])
+    assert overlapping(public.auxiliary, [own]) == 0
+    assert overlapping(public.runs, [own]) == 1
+    beyond = np.array([ord(letter) for letter in text[-30:]])
+    assert overlapping(public.runs, [beyond]) == 0, "that part is held out"
+
+
 def test_thirteen_tokens_in_a_row_are_an_overlap() -> None:
     """Twelve are none; a short text counts where all of it is there."""
     piece = np.arange(100)
