@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -25,6 +27,17 @@ SERVICES: dict[str, dict[str, Any]] = TREE["services"]
 ONE_SHOT = {"models", "audit"}
 LONG = sorted(SERVICES.keys() - ONE_SHOT)
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?")
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "deploy/gpu.yml"])
+def test_the_file_is_of_the_compose_specification(file: str) -> None:
+    """What compose v2 reads. The schema is from the Compose Specification (Apache-2.0, compose-spec/compose-spec)."""
+    schema = json.loads((ROOT / "tests" / "vectors" / "compose-spec.json").read_text())
+    validator = jsonschema.Draft201909Validator(schema)
+    assert [error.message for error in validator.iter_errors(yaml.safe_load((ROOT / file).read_text()))] == []
+    wrong = yaml.safe_load((ROOT / file).read_text())
+    wrong["services"]["ucn"]["restarts"] = "no"
+    assert any("restarts" in error.message for error in validator.iter_errors(wrong))
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
