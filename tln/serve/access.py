@@ -46,8 +46,10 @@ def load_keys(path: Path) -> ApiKeys:
             status = os.fstat(file.fileno())
             text = file.read().decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-        raise SettingsError(f"serve.api_key_file {path} cannot be read: {reason}", remedy="check the path") from None
+        reason, remedy = "it is not ASCII", "write keys of letters, digits and signs into it, one a line"
+        if isinstance(error, OSError):
+            reason, remedy = str(error.strerror), "check the path"
+        raise SettingsError(f"serve.api_key_file {path} cannot be read: {reason}", remedy=remedy) from None
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise SettingsError(
             f"serve.api_key_file {path} has mode {stat.S_IMODE(status.st_mode):o}: others can read it",

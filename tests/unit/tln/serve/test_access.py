@@ -41,6 +41,7 @@ def test_one_of_the_keys_opens(tmp_path: Path) -> None:
         (KEY, 0o604, "others can read"),
         ("", 0o600, "no key"),
         ("short", 0o600, "fewer"),
+        ("a-key-of-many-characters-\u00e9", 0o600, "not ASCII. write keys of letters"),
     ],
 )
 def test_a_key_file_that_is_refused(tmp_path: Path, content: str, mode: int, match: str) -> None:
