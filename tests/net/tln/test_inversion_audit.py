@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,6 +40,8 @@ from tln.recording import RecordSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings
 from tln.transport import ConnectionSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = (
     "My sister Ada lives in Leeds and is allergic to nuts",
@@ -101,14 +103,6 @@ class Recorded:
     num_prompts: list[int]
     model: Any
     other_model: Path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _settings(node: Any, tls: TlsFiles, folder: Path, keys: Path) -> TlnSettings:

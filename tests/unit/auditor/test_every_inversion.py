@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from auditor.plan import InversionSettings, Plan, StatisticsSettings
 from auditor.progress import silent
 from splitwire.backbone import ModelSettings
 from tests.unit.auditor.generated import Generated, write_generation
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHORT: dict[str, bool | int | float | str] = {
     "num_steps": 2,
@@ -43,14 +45,6 @@ SHORT: dict[str, bool | int | float | str] = {
     "steps_between_moves": 1,
     "solver_steps": 1,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ from auditor.splits import split_capture
 from auditor.views.base import NotMeasurableError
 from splitwire.v1 import channels_pb2, stack_pb2
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CONTENT = 3.0
 SESSION = "5e55107a5e55107a"
 REAL, DECOYS, WIDTH, VOCABULARY, DOCUMENTS = 16, 6, 32, 24, 50
@@ -200,14 +202,6 @@ def test_the_alignment_undoes_a_rotation_and_a_permutation() -> None:
     assert other is not None
     assert other.score < 1.5
     assert found.score > 5
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_instrument_reads_the_same_without_a_dose_and_at_a_dose_of_zero(

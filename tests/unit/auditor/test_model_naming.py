@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY
@@ -19,6 +18,8 @@ from auditor.scorers.model import NOT_SELECTIVE
 from splitwire.backbone import ModelSettings
 from splitwire.errors import ModelError
 from tests.unit.auditor.generated import Generated, write_generation
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 HOW: dict[str, bool | int | float | str] = {
     "learning_rate": 5e-3,
@@ -47,14 +48,6 @@ class Case:
             scope=(FORWARD_ONLY,),
             inversion=InversionSettings(auxiliary_tokens=3000, parameters=parameters),
         )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from splitwire.frames import encode_frame
 from splitwire.sealing import load_signing_key, write_audit_keys
 from splitwire.v1 import channels_pb2, stack_pb2
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SESSION = "5e55107a5e55107a"
 DOCUMENTS, LENGTH, BATCH = 120, 20, 6
 PLAN = Plan(
@@ -57,14 +59,6 @@ class Public:
         """What the delegated layers return for the texts [N, T, H]."""
         rows: torch.Tensor = self.middle(self.head(self.texts[:, :-1]))
         return rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from splitwire.sealing import load_signing_key, write_audit_keys
 from splitwire.v1 import channels_pb2, stack_pb2
 from tests.unit.auditor.test_every_inversion import plan_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SESSION = "5e55107a5e55107a"
 DOCUMENTS, BATCH, LENGTH = 24, 6, 6
 SHORT = 2
@@ -46,14 +48,6 @@ _HOPS = (
     (channels_pb2.HOP_BACKWARD, "request"),
     (channels_pb2.HOP_INPUT_GRADIENT, "response"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

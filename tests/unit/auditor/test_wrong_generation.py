@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +32,8 @@ from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError, SplitwireError
 from tests.unit.auditor.generated import Generated, write_generation
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLAN = Plan(
     attacks=("nearest_vocabulary",),
     families=(FORWARD_ONLY, RESPONSE_SIDE),
@@ -39,14 +41,6 @@ PLAN = Plan(
     statistics=StatisticsSettings(repetitions=200),
 )
 Write = Callable[..., Generated]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

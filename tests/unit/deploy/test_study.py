@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from deploy.study.settings import DEFAULT_FILE, Cell, Recipe, Setup, Variant, lo
 from deploy.study.table import BEGIN, END, NONE_YET, render
 from deploy.study.victims import answered, tuned_head
 from splitwire.errors import SettingsError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROWS_TH = torch.arange(1.0, 25.0).reshape(4, 6)
 CELLS = """
@@ -68,14 +70,6 @@ blocks = [2]
 num_prompts = 2
 answers = true
 """
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

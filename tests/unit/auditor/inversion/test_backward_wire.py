@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from splitwire.backbone import ModelSettings
 
 from .crossed import Crossed, crossed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = InversionSettings()
 CHANCE = 0.15  # of 264 tokens, 32 of which make most of the text
 GRADIENT_ATTACKS: dict[str, Any] = {
@@ -37,14 +39,6 @@ GRADIENT_ATTACKS: dict[str, Any] = {
     "tag": TransformerGradient(num_steps=30),
     "lamp": LanguageModelPrior(num_steps=40, steps_between_moves=20, candidates=3, learning_rate=0.3),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from auditor.progress import silent
 from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, PromptView
 from splitwire.backbone import ModelSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS = InversionSettings()
 PROMPT, ANSWER = 4, 6
@@ -41,14 +43,6 @@ class Answered:
     def with_text(self, **changes: Any) -> PromptView:
         """The view with another capture of the text."""
         return replace(self.view, texts=(replace(self.view.texts[0], **changes),))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

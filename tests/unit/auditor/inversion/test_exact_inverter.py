@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +22,11 @@ from auditor.views.prompt import CapturedText, PromptView
 from splitwire.backbone import ModelSettings
 from splitwire.frames import quantise_rows
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = InversionSettings()
 INVERTER = ExactInverter(public_tokens=2048, single_tokens=264, first_batch=8, num_batches=4)
 TEXTS, LENGTH, VOCABULARY = 2, 14, 264
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

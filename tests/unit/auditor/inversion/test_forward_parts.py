@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,20 +21,14 @@ from auditor.attacks.inversion.parts.public_rows import rows_of_pieces, standard
 from auditor.public_model import PublicModel
 from splitwire.backbone import ModelSettings, load_whole
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2")
 TOKENS = torch.tensor([11, 200, 7, 7, 90, 31, 4, 255, 60, 61, 62, 1])
 
 
 def _ignore(share: float) -> None:
     del share
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ Tokens of a text are drawn without repetition, so that rows moved by one positio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from auditor.progress import silent
 from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, PromptView
 from splitwire.backbone import ModelSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS = InversionSettings()
 LENGTH, KNOWN_TOKENS = 10, 40
@@ -79,14 +81,6 @@ class Prompts:
 
 
 OPEN, EMPTY = slice(0, 2), slice(2, 4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +16,10 @@ from auditor.progress import silent
 from auditor.public_model import PublicModel
 from splitwire.backbone import ModelSettings
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 HOW = ModelIdentification(num_epochs=10, learning_rate=5e-3, batch_rows=64, piece_positions=16, num_pieces=80)
 Identify = Callable[[list[torch.Tensor], list[str]], Identified]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

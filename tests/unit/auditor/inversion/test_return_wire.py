@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,18 +27,12 @@ from splitwire.errors import ModelError
 
 from .crossed import Crossed, crossed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = InversionSettings()
 CHANCE = 0.15
 UNSEEN = -2  # in place of a token that nothing tells
 _INVERTER = {"hidden_width": 48, "inverter_learning_rate": 1e-2, "num_epochs": 10, "piece_positions": 12}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
