@@ -16,7 +16,7 @@ time and not learning.
 
 from __future__ import annotations
 
-import resource
+import os
 import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -199,11 +199,11 @@ def peak_mebibytes(nodes: Nodes) -> dict[str, float]:
 def _take_steps(nodes: Nodes) -> float:
     with protected(nodes) as connected:
         times(training_step(connected, LossSettings()), _MEMORY_STEPS)()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return _peak_of(os.getpid())
 
 
 def _peak_of(process: int) -> float:
-    """Peak resident memory in MiB of another process."""
+    """Peak resident memory in MiB of a process since it began; getrusage would count what started it, if larger."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
