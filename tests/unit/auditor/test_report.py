@@ -45,6 +45,8 @@ from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
 from splitwire.errors import SettingsError
 
+from .browser import needs_browser, seen_by_a_browser, size_in_a_browser
+
 PLAN = Plan(
     name="small",
     families=("forward_only", "gradient_only"),
@@ -91,6 +93,20 @@ def test_the_page_is_whole_and_loads_nothing(report: dict[str, Any]) -> None:
     assert page.count("<svg") >= 5
     assert "exact_support_frames" in page
     assert report["plan"]["hash"] in page
+
+
+@needs_browser
+def test_a_browser_shows_the_page(report: dict[str, Any], tmp_path: Path) -> None:
+    """The verdict stands in the open, the pictures have a size, and nothing reaches past the window's edge."""
+    page = tmp_path / "audit.html"
+    page.write_text(render_page(report))
+    seen = seen_by_a_browser(page.as_uri(), tmp_path / "profile")
+    assert report["verdict"]["state"] in seen
+    assert seen.count("<svg") >= 5
+    width, height = size_in_a_browser(page, "svg", tmp_path / "profile")
+    assert width > 300
+    assert height > 50
+    assert size_in_a_browser(page, "body", tmp_path / "profile")[0] <= 800
 
 
 def test_every_text_of_the_page_is_escaped(report: dict[str, Any]) -> None:

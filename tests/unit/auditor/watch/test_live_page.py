@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +18,8 @@ from auditor.watch.live import LivePage
 from auditor.watch.live.history import History, last_verdict
 from auditor.watch.settings import LivePageSettings
 from splitwire.errors import SettingsError
+
+from ..browser import needs_browser, seen_by_a_browser  # noqa: TID252 - helpers of these tests
 
 Record = Callable[..., Any]
 
@@ -122,14 +122,12 @@ def test_a_port_in_use_is_named() -> None:
             LivePage(LivePageSettings(listen=address))
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
+@needs_browser
 def test_a_browser_draws_it(page: LivePage, tmp_path: Path) -> None:
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", f"--user-data-dir={tmp_path}"]
-    command = ["chromium", *flags, "--dump-dom", f"http://{page.address}/"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert '<b id="headline">LEAK</b>' in done.stdout
-    assert "support: 60 frames whose zero gradients are exactly the decoys" in done.stdout
-    assert "last audit: fail" in done.stdout
-    assert done.stdout.count('class="real"') == 16 * 10
-    assert done.stdout.count('class="empty"') == 16 * 14
-    assert 'data-name="gate"' in done.stdout
+    seen = seen_by_a_browser(f"http://{page.address}/", tmp_path)
+    assert '<b id="headline">LEAK</b>' in seen
+    assert "support: 60 frames whose zero gradients are exactly the decoys" in seen
+    assert "last audit: fail" in seen
+    assert seen.count('class="real"') == 16 * 10
+    assert seen.count('class="empty"') == 16 * 14
+    assert 'data-name="gate"' in seen
