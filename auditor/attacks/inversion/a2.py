@@ -15,15 +15,12 @@ from pydantic import Field
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
 from auditor.attacks.inversion.parts.contexts import synthetic_rows
-from auditor.attacks.inversion.parts.each_text import Guess, recover_each
-from auditor.attacks.inversion.parts.pieces import pieces_of
-from auditor.attacks.inversion.parts.public_head import public_head
-from auditor.attacks.inversion.parts.public_rows import rows_of_pieces, standard_of
-from auditor.attacks.inversion.parts.token_classifier import ClassifierTraining
+from auditor.attacks.inversion.parts.public_head import PublicHead
+from auditor.attacks.inversion.parts.token_classifier import ClassifierTraining, Lessons
 from auditor.channels import FORWARD_ONLY
 from auditor.plan import Count, InversionSettings
-from auditor.progress import Progress, Tick
-from auditor.views.prompt import CapturedText, PromptView
+from auditor.progress import Progress
+from auditor.views.prompt import PromptView
 
 
 @dataclass(frozen=True)
@@ -44,32 +41,19 @@ class AugmentedClassification(ClassifierTraining):
 
     def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> list[Recovered]:
         """Tokens of every position that crossed, with their probability; none for the one that follows."""
-        head = public_head(view.model, settings.device)
-        pieces_NT = pieces_of(view.auxiliary, self.piece_positions, self.num_pieces, view.seed).to(head.device)
-        rows_NTH = rows_of_pieces(head, pieces_NT)
-        vocabulary = torch.arange(len(head.table), device=head.device)
-        unseen = vocabulary[~torch.isin(vocabulary, torch.unique(pieces_NT))]
-        generator = torch.Generator().manual_seed(view.seed)
 
-        def epoch(number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            yield rows_NTH.flatten(0, 1), pieces_NT.flatten()
-            all_contexts = len(unseen) * self.contexts_per_token
-            first, last = (all_contexts * bound // self.num_epochs for bound in (number, number + 1))
-            here = unseen[torch.arange(first, last, device=head.device) % max(1, len(unseen))]
-            yield from synthetic_rows(head, pieces_NT, here, self.replaced_ratio, generator)
+        def lessons(head: PublicHead, pieces_NT: torch.Tensor, rows_NTH: torch.Tensor) -> Lessons:
+            vocabulary = torch.arange(len(head.table), device=head.device)
+            unseen = vocabulary[~torch.isin(vocabulary, torch.unique(pieces_NT))]
+            generator = torch.Generator().manual_seed(view.seed)
 
-        classifier = self.fit(
-            head,
-            standard_of(rows_NTH),
-            vocabulary,
-            epoch,
-            view.seed,
-            lambda done, of: progress(f"{self.name}: training", done, of),
-        )
+            def epoch(number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+                yield rows_NTH.flatten(0, 1), pieces_NT.flatten()
+                all_contexts = len(unseen) * self.contexts_per_token
+                first, last = (all_contexts * bound // self.num_epochs for bound in (number, number + 1))
+                here = unseen[torch.arange(first, last, device=head.device) % max(1, len(unseen))]
+                yield from synthetic_rows(head, pieces_NT, here, self.replaced_ratio, generator)
 
-        def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
-            del generator, tick
-            tokens_T, probability_T = classifier.name(text.forward)
-            return Guess(tokens_T, certainty=torch.nn.functional.pad(probability_T, (0, 1)))
+            return Lessons(vocabulary, epoch)
 
-        return recover_each(self.name, view, progress, recover, fit_seconds=classifier.fit_seconds)
+        return self.recover(self.name, view, settings, progress, lessons)

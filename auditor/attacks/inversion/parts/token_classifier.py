@@ -13,9 +13,14 @@ import torch
 from pydantic import PositiveFloat
 from torch import nn
 
-from auditor.attacks.inversion.parts.public_head import PublicHead
-from auditor.attacks.inversion.parts.public_rows import Standard
-from auditor.plan import Count
+from auditor.attacks.inversion.base import Recovered
+from auditor.attacks.inversion.parts.each_text import Guess, recover_each
+from auditor.attacks.inversion.parts.pieces import pieces_of
+from auditor.attacks.inversion.parts.public_head import PublicHead, public_head
+from auditor.attacks.inversion.parts.public_rows import Standard, rows_of_pieces, standard_of
+from auditor.plan import Count, InversionSettings
+from auditor.progress import Progress, Tick
+from auditor.views.prompt import CapturedText, PromptView
 
 
 class ClassifierNet(nn.Module):
@@ -54,6 +59,14 @@ class Classifier:
         return self.classes[best.indices], best.values
 
 
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """The tokens [C] that a network learns to name, ascending, and the chunks (rows [N, H], tokens [N]) of an epoch."""
+
+    classes: torch.Tensor
+    epochs: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+
+
 @dataclass(frozen=True)
 class ClassifierTraining:
     """How the network is trained. The paper names its parts; the sizes are ours."""
@@ -68,16 +81,47 @@ class ClassifierTraining:
     piece_positions: Count = 64
     """Length of the pieces that public text is cut into."""
 
+    def recover(
+        self,
+        name: str,
+        view: PromptView,
+        settings: InversionSettings,
+        progress: Progress,
+        lessons_of: Callable[[PublicHead, torch.Tensor, torch.Tensor], Lessons],
+    ) -> list[Recovered]:
+        """Tokens of every position that crossed, with their probability; none for the one that follows.
+
+        `lessons_of` makes the lessons of the head, of pieces [N, T] of public text, and of their rows [N, T, H].
+        """
+        head = public_head(view.model, settings.device)
+        pieces_NT = pieces_of(view.auxiliary, self.piece_positions, self.num_pieces, view.seed).to(head.device)
+        rows_NTH = rows_of_pieces(head, pieces_NT)
+        lessons = lessons_of(head, pieces_NT, rows_NTH)
+        classifier = self.fit(
+            head,
+            standard_of(rows_NTH),
+            lessons,
+            view.seed,
+            lambda done, of: progress(f"{name}: training", done, of),
+        )
+
+        def read(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
+            del generator, tick
+            tokens_T, probability_T = classifier.name(text.forward)
+            return Guess(tokens_T, certainty=nn.functional.pad(probability_T, (0, 1)))
+
+        return recover_each(name, view, progress, read, fit_seconds=classifier.fit_seconds)
+
     def fit(
         self,
         head: PublicHead,
         standard: Standard,
-        classes: torch.Tensor,
-        epochs: Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]],
+        lessons: Lessons,
         seed: int,
         tell: Callable[[int, int], None],
     ) -> Classifier:
-        """Trains on chunks (rows [N, H], tokens [N]) of each epoch: squared error of embeddings plus cross-entropy."""
+        """Trains by the squared error of embeddings plus cross-entropy."""
+        classes = lessons.classes
         began = time.perf_counter()
         unit = float(head.table.std())
         embeddings_CH = head.table[classes] / unit
@@ -87,7 +131,7 @@ class ClassifierTraining:
         optimizer = torch.optim.Adam(net.parameters(), lr=self.learning_rate)
         generator = torch.Generator().manual_seed(seed)
         for epoch in range(self.num_epochs):
-            for raw_NH, tokens_N in epochs(epoch):
+            for raw_NH, tokens_N in lessons.epochs(epoch):
                 rows_NH, answers_N = standard(raw_NH), torch.searchsorted(classes, tokens_N)
                 order = torch.randperm(len(rows_NH), generator=generator)
                 for batch in torch.split(order, self.batch_rows):
