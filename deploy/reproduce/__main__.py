@@ -24,6 +24,7 @@ from deploy.demo.processes import ProcessFailedError, run
 from deploy.reproduce.cell import SCHEMA, Bench, run_cell
 from deploy.reproduce.settings import DEFAULT_FILE, Cell, Recipe, cells, load
 from deploy.reproduce.table import render, write_section
+from deploy.results import read_result, write_result
 from splitwire.errors import SettingsError
 from splitwire.private_files import replace_file
 
@@ -74,24 +75,19 @@ class Results:
 
     def put(self, cell: Cell, result: dict[str, Any]) -> None:
         """Keeps a result, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
-        replace_file(self._file(cell), text.encode("ascii"))
+        write_result(self._file(cell), result)
 
     def _file(self, cell: Cell) -> Path:
         return self.folder / f"{cell.name}.json"
 
     def _read(self, file: Path) -> dict[str, Any]:
-        try:
-            result: dict[str, Any] = json.loads(file.read_text())
-            origin = result["schema"], result["recipe_hash"]
-        except (ValueError, TypeError, KeyError):
-            raise SettingsError(f"{file} is no result of a cell", remedy="remove it, and the cell runs again") from None
-        if origin != (SCHEMA, self._recipe.hash):
-            raise SettingsError(
-                f"{file} is the result of another recipe or version", remedy="name a new folder with --out"
-            )
-        return result
+        return read_result(
+            file,
+            lambda result: (result["schema"], result["recipe_hash"]),
+            (SCHEMA, self._recipe.hash),
+            other="another recipe or version",
+            remedy="name a new folder with --out",
+        )
 
 
 def _run(wanted: list[Cell], results: Results, options: argparse.Namespace, recipe: Recipe) -> None:
