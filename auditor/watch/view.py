@@ -23,10 +23,10 @@ _LINE_SECONDS = 10.0
 def shown(console: Console) -> Iterator[Show]:
     """What shows a state while the scope lasts; it may be called as often as one likes."""
     if not console.is_terminal:
-        yield _paced(lambda state: console.out(line(state), highlight=False), _LINE_SECONDS)
+        yield paced(lambda state: console.out(line(state), highlight=False), _LINE_SECONDS)
         return
     with Live(console=console, auto_refresh=False) as live:
-        yield _paced(lambda state: live.update(screen(state), refresh=True), _SCREEN_SECONDS)
+        yield paced(lambda state: live.update(screen(state), refresh=True), _SCREEN_SECONDS)
 
 
 def screen(state: WatchState) -> RenderableType:
@@ -98,15 +98,15 @@ def _number(value: float | None, unit: str) -> str:
     return f"{value:+.2f} pp" if unit == "pp" else f"{value:.3f}"
 
 
-def _paced(show: Show, seconds: float) -> Show:
+def paced(show: Show, seconds: float) -> Show:
     """Not more often than that, but always when the bundle was closed."""
     told = 0.0
 
-    def paced(state: WatchState) -> None:
+    def show_sometimes(state: WatchState) -> None:
         nonlocal told
         now = time.monotonic()
         if now - told >= seconds or state.is_closed:
             told = now
             show(state)
 
-    return paced
+    return show_sometimes

@@ -19,11 +19,13 @@ from typing import Self
 from auditor.results import plain
 from auditor.watch.live.history import History
 from auditor.watch.settings import LivePageSettings
+from auditor.watch.view import paced
 from auditor.watch.watcher import WatchState
 from splitwire.errors import SettingsError
 from splitwire.tls import split_address
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'"
+_SHOWN_SECONDS = 0.5
 _TYPES = {"page.html": "text/html; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
 
@@ -36,6 +38,7 @@ class LivePage:
         if settings.listen:
             self._server = _open(settings.listen)
         self._thread: threading.Thread | None = None
+        self._show = paced(self._make_shown, _SHOWN_SECONDS)
 
     @property
     def address(self) -> str:
@@ -46,7 +49,11 @@ class LivePage:
         return f"{host!s}:{port}"
 
     def show(self, state: WatchState) -> None:
-        """Makes this state the one that is shown."""
+        """Makes this state the one that is shown, unless another was a moment ago; a watch calls this at every turn."""
+        if self._server is not None:
+            self._show(state)
+
+    def _make_shown(self, state: WatchState) -> None:
         if self._server is not None:
             self._server.state = json.dumps(plain(self._history.add(state)), allow_nan=False).encode()
 
