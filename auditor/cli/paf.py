@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,6 +13,8 @@ from splitwire.backbone import EMBEDDED_MODEL
 if TYPE_CHECKING:
     from auditor.capture import Integers
     from auditor.paf.bypass import BypassCheck
+    from auditor.paf.measure import AttentionJacobian, PafSettings
+    from auditor.progress import Progress
     from splitwire.backbone import ModelSettings
 
 SCHEMA = "splitwire.paf/1"
@@ -40,6 +43,7 @@ def command(
     """Measure PAF and Max-PAF of a model's layers on public text."""
     from rich.console import Console
 
+    from auditor.paf.measure import PafSettings
     from auditor.progress import shown
     from splitwire.backbone import ModelSettings
     from splitwire.errors import SettingsError
@@ -50,57 +54,52 @@ def command(
         raise SettingsError(f"--out {out} is not an empty folder", remedy="name another one")
     if bypass_steps and not blocks:
         raise SettingsError("--bypass-steps needs --blocks", remedy="say how many blocks come before the cut")
-    settings = ModelSettings(source=model, device=device)
+    jacobian = cast("AttentionJacobian", attention)
+    settings = PafSettings(blocks=blocks, rows=rows, attention=jacobian, exact_width=exact_width, seed=seed)
+    wanted = _Wanted(texts, length, auxiliary, bypass_steps, bypass_texts)
     with shown(Console(stderr=True)) as progress:
         progress("loading the model", 0, 0)
-        result, picture = _measure(
-            settings,
-            options={
-                "blocks": blocks,
-                "rows": rows,
-                "attention": attention,
-                "exact_width": exact_width,
-                "seed": seed,
-            },
-            text_options={"count": texts, "length": length, "auxiliary": auxiliary},
-            bypass={"steps": bypass_steps, "texts": bypass_texts},
-            progress=progress,
-        )
+        result, picture = _measure(ModelSettings(source=model, device=device), settings, wanted, progress)
     _write(out, result, picture)
     _print(result)
     typer.echo(f"wrote {out / 'paf.json'} and {out / 'paf.svg'}")
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """So many public texts of so many tokens, and what the check by bypassing spends; 0 steps: no check."""
+
+    num_texts: int
+    length: int
+    auxiliary: str
+    bypass_steps: int
+    bypass_texts: int
+
+
 def _measure(
-    model: ModelSettings,
-    *,
-    options: dict[str, Any],
-    text_options: dict[str, Any],
-    bypass: dict[str, int],
-    progress: Any,
+    model: ModelSettings, settings: PafSettings, wanted: _Wanted, progress: Progress
 ) -> tuple[dict[str, Any], str]:
     from dataclasses import asdict, replace
 
     import splitwire
     from auditor.paf.bypass import check_by_bypass
-    from auditor.paf.measure import PafSettings, measure
+    from auditor.paf.measure import measure
     from auditor.paf.plot import paf_plot
     from auditor.public_model import PublicModel
     from splitwire.backbone import load_tokenizer, load_whole
 
     tokenizer = load_tokenizer(model)
-    texts, name = _texts(tokenizer, **text_options)
-    settings = PafSettings(**options)
+    texts, name = _texts(tokenizer, wanted)
     factors = measure(load_whole(model), texts, settings, progress)
     check: BypassCheck | None = None
-    if bypass["steps"]:
+    if wanted.bypass_steps:
         cut = replace(model, first_layer=settings.blocks, last_layer=settings.blocks + 1)
         check = check_by_bypass(
             PublicModel(cut),
             factors,
-            texts[: bypass["texts"]],
+            texts[: wanted.bypass_texts],
             tokenizer,
-            steps=bypass["steps"],
+            steps=wanted.bypass_steps,
             device=model.device,
             seed=settings.seed,
             progress=progress,
@@ -110,27 +109,27 @@ def _measure(
         "version": splitwire.__version__,
         "model": model.source,
         "settings": asdict(settings),
-        "text": {"name": name, "count": len(texts), "length": text_options["length"]},
+        "text": {"name": name, "count": len(texts), "length": wanted.length},
         "layers": [asdict(factor) for factor in factors],
         "bypass": None if check is None else asdict(check),
     }
     return result, paf_plot(factors, f"PAF of {model.source}")
 
 
-def _texts(tokenizer: Any, *, count: int, length: int, auxiliary: str) -> tuple[list[Integers], str]:
+def _texts(tokenizer: Any, wanted: _Wanted) -> tuple[list[Integers], str]:
     """The beginnings of so many pieces of public text."""
     from auditor.plan import InversionSettings
     from auditor.public_text import load_public_text
     from splitwire.errors import SettingsError
 
-    public = load_public_text(InversionSettings(auxiliary=auxiliary), tokenizer)
-    pieces = [piece[:length] for piece in public.auxiliary if len(piece) >= length]
-    if len(pieces) < count:
+    public = load_public_text(InversionSettings(auxiliary=wanted.auxiliary), tokenizer)
+    pieces = [piece[: wanted.length] for piece in public.auxiliary if len(piece) >= wanted.length]
+    if len(pieces) < wanted.num_texts:
         raise SettingsError(
-            f"{public.name} has {len(pieces)} pieces of {length} tokens, --texts is {count}",
+            f"{public.name} has {len(pieces)} pieces of {wanted.length} tokens, --texts is {wanted.num_texts}",
             remedy="ask for fewer or shorter texts, or name a larger --auxiliary",
         )
-    return pieces[:count], public.name
+    return pieces[: wanted.num_texts], public.name
 
 
 def _write(out: Path, result: dict[str, Any], picture: str) -> None:
