@@ -16,8 +16,8 @@ from dataclasses import replace
 from auditor.calibration.controls import NOTHING_TO_LEAK
 from auditor.calibration.files import Calibration
 from auditor.calibration.ladder import Ladder
+from auditor.evidence.representation import Representation, difference
 from auditor.plan import Plan
-from auditor.representation import Representation, difference
 from auditor.results import Check, DetectionLimit, MatchedControl, Reason, Result
 from auditor.words import NO_CONTROL, UNCALIBRATED
 

@@ -15,19 +15,19 @@ from auditor.assurance import assure
 from auditor.battery import run_battery
 from auditor.calibration.controls import check_control, read_controls
 from auditor.calibration.files import Calibration
-from auditor.capture import Capture
-from auditor.evidence import Evidence, evidence_digests, open_evidence
-from auditor.observable import observable
-from auditor.opening import opened_material
+from auditor.evidence.capture import Capture
+from auditor.evidence.inputs import Evidence, evidence_digests, open_evidence
+from auditor.evidence.observable import observable
+from auditor.evidence.opening import opened_material
+from auditor.evidence.representation import representation
+from auditor.evidence.splits import SPLIT_NAMES, Splits
+from auditor.evidence.ungauged import ungauged_digest
 from auditor.plan import Plan, scope_line
 from auditor.progress import Progress, silent
 from auditor.public_text import auxiliary_digest
-from auditor.representation import representation
 from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
-from auditor.splits import SPLIT_NAMES, Splits
 from auditor.store import Store
-from auditor.ungauged import ungauged_digest
 from auditor.verdict import decide
 from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from auditor.attacks import ATTACKS, Attack
-from auditor.capture import Capture
-from auditor.material import Material
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.splits import Splits
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import NotMeasured, Result
 from auditor.runlog import RunLog
 from auditor.scorers import SCORERS
-from auditor.splits import Splits
 from auditor.store import Part, Store
 from auditor.views.base import DoesNotApplyError, NotMeasurableError
 from auditor.views.units import mixed_groups, units

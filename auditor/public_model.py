@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from google.protobuf import json_format
 
-from auditor.capture import FrameSource, Integers, TruthSource
-from auditor.material import Material
+from auditor.arrays import Integers
+from auditor.evidence.material import Material
+from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.plan import ResponseSettings
 from splitwire.backbone import (
     EMBEDDED_MODEL,

@@ -6,7 +6,8 @@
 A leak shown to be above its ceiling fails, however little else is known. A pass needs everything: an upper bound
 under the ceiling, enough documents, a minimum detectable effect within the ceiling, a positive control that the
 attack found, a twin that found nothing, whole evidence, and every family measured that is in the scope or that the
-evidence shows an attacker (observable.py), in the scope or not. Anything in between is inconclusive, with its reasons.
+evidence shows an attacker (evidence/observable.py), in the scope or not. Anything in between is inconclusive, with its
+reasons.
 
 Reasons come in the order in which a reader wants them: leaks, then faults of the evidence, the instrument and the
 power, then what is neither shown nor ruled out, the plan's mark (once), and what was not measured.

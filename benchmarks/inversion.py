@@ -28,10 +28,10 @@ import torch  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from auditor.arrays import Integers  # noqa: E402
 from auditor.attacks.inversion.actinv import ActInv  # noqa: E402
 from auditor.attacks.inversion.exact_inverter import ExactInverter  # noqa: E402
 from auditor.attacks.inversion.sipit import SipIt  # noqa: E402
-from auditor.capture import Integers  # noqa: E402
 from auditor.channels import FORWARD_ONLY  # noqa: E402
 from auditor.plan import InversionSettings  # noqa: E402
 from auditor.progress import silent  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.progress import Progress, Tick
 
 Question = Literal[

@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.latent_matching import even_sample
 from auditor.attacks.parts.chunks import SCORE_LOGITS
 from auditor.attacks.parts.probe_data import token_classes
 from auditor.attacks.parts.windows import WINDOW_ROWS, Window, batches_of, windows_of
-from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import DeepProbeSettings
 from auditor.progress import Progress, Tick

@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Integers, Rows
 from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.parts.alignment import KEPT_RATIO, by_gram, unit
 from auditor.attacks.parts.measures import Measures, mean_by_owner
-from auditor.capture import Integers
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.progress import Progress, silent
-from auditor.rows import Rows
 from auditor.views.base import FloatArray
 from auditor.views.frame_membership import FrameMembershipView
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question, TokenArm
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.parts.chunks import SCORE_LOGITS
 from auditor.attacks.parts.invariants import row_invariants, standardise
 from auditor.attacks.parts.probe_data import token_classes
-from auditor.capture import Integers
 from auditor.channels import RESPONSE_SIDE
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick

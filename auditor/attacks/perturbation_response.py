@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.row_norm import fit_logistic
-from auditor.capture import Integers
 from auditor.channels import ACTIVE_PERTURBATION
 from auditor.progress import Progress
 from auditor.views.base import FloatArray

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.arrays import Integers, Rows
 from auditor.attacks.base import Assumes, Question, TokenArm
 from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
@@ -35,11 +36,9 @@ from auditor.attacks.parts.alignment import (
     same_gauge,
     unit,
 )
-from auditor.capture import Integers
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.plan import ProbeSettings
 from auditor.progress import Progress, Tick
-from auditor.rows import Rows
 from auditor.views.base import FloatArray
 from auditor.views.history import HistoryView
 

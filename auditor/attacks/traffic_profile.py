@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags, Integers
 from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.row_norm import fit_logistic
-from auditor.capture import Flags, Integers
 from auditor.channels import TIMING_METADATA
 from auditor.progress import Progress
 from auditor.statistics.auc import plain_auc

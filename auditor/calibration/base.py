@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from auditor.attacks import Attack
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.results import Unit
 from auditor.statistics.auc import Auc

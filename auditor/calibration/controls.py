@@ -15,12 +15,12 @@ from auditor.attacks import ATTACKS
 from auditor.attacks.base import Question
 from auditor.calibration import INSTRUMENTS
 from auditor.calibration.run import bounded
-from auditor.evidence import Evidence, evidence_digests
-from auditor.material import Material
-from auditor.opening import opened_material
+from auditor.evidence.inputs import Evidence, evidence_digests
+from auditor.evidence.material import Material
+from auditor.evidence.opening import opened_material
+from auditor.evidence.representation import Representation, difference, representation
 from auditor.plan import Plan
 from auditor.progress import Progress
-from auditor.representation import Representation, difference, representation
 from auditor.results import Control, MatchedControl, Result
 from auditor.runlog import RunLog
 from auditor.store import Store

@@ -16,8 +16,8 @@ import pydantic
 
 from auditor.calibration.ladder import Calibrated
 from auditor.calibration.run import SCHEMA
+from auditor.evidence.representation import Representation
 from auditor.report.calibration_page import render_calibration
-from auditor.representation import Representation
 from splitwire.errors import RecordingError, SettingsError
 from splitwire.private_files import replace_file
 

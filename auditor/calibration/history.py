@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.attacks import Attack
 from auditor.calibration.token import TokenInstrument
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.views.history import history_view
 

@@ -7,7 +7,7 @@ import numpy as np
 from auditor.attacks import Attack
 from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.channels import JOINT
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.partition import best_reading

@@ -10,7 +10,7 @@ import torch
 
 from auditor.attacks import Attack
 from auditor.calibration.base import Dose, Reading
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.results import finite

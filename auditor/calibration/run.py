@@ -19,15 +19,15 @@ from auditor.battery import plan_pairs
 from auditor.calibration import INSTRUMENTS, Dose, Instrument, Reading
 from auditor.calibration.base import modes_of
 from auditor.calibration.ladder import Calibrated, Ladder, build_ladder
-from auditor.evidence import evidence_digests, open_evidence
-from auditor.material import Material
-from auditor.opening import opened_material
+from auditor.evidence.inputs import evidence_digests, open_evidence
+from auditor.evidence.material import Material
+from auditor.evidence.opening import opened_material
+from auditor.evidence.representation import representation
+from auditor.evidence.splits import split_capture
 from auditor.plan import DoseMode, Plan
 from auditor.progress import Progress, silent
 from auditor.public_text import auxiliary_digest
-from auditor.representation import representation
 from auditor.results import NotMeasured, plain
-from auditor.splits import split_capture
 from auditor.store import Store
 from auditor.views.base import NotMeasurableError
 from splitwire.bundles.manifest import software_versions

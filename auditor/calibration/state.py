@@ -11,7 +11,7 @@ from auditor.attacks.frame_matching import FrameMatching
 from auditor.attacks.membership import Membership
 from auditor.attacks.parts.measures import Measures
 from auditor.calibration.base import Dose, Reading, auc_reading
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.frame_membership import resent

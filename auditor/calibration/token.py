@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from auditor.arrays import Rows
 from auditor.attacks import Attack
 from auditor.calibration.base import Dose, Reading
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.results import finite
-from auditor.rows import Rows
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.cross_token import plant_cosines
 from auditor.scorers.fitting import fits

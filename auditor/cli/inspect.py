@@ -91,7 +91,7 @@ def _show_traffic(bundle: Bundle) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from auditor.traffic import summarise
+    from auditor.evidence.traffic import summarise
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("session", "hop", "frames", "messages", "bytes", "MB/s", "frames/s", "median gap", "largest gap"):

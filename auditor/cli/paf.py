@@ -11,7 +11,7 @@ import typer
 from splitwire.backbone import EMBEDDED_MODEL
 
 if TYPE_CHECKING:
-    from auditor.capture import Integers
+    from auditor.arrays import Integers
     from auditor.paf.bypass import BypassCheck
     from auditor.paf.measure import AttentionJacobian, PafSettings
     from auditor.progress import Progress

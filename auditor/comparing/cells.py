@@ -9,7 +9,7 @@ from typing import Any
 
 from auditor.attacks import ATTACKS
 from auditor.attacks.inversion.parameters import parameters_of
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.scorers.inverting import Captured, Inversion, capture_texts

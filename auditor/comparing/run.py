@@ -13,8 +13,8 @@ from pathlib import Path
 import splitwire
 from auditor.attacks import ATTACKS
 from auditor.comparing.cells import Cell, Failure, ShowText, attack_cell, told_error
-from auditor.evidence import evidence_digests, open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import evidence_digests, open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.public_text import auxiliary_digest

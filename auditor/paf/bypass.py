@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from auditor.arrays import Integers
 from auditor.attacks.inversion.actinv import ActInv
-from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY
 from auditor.paf.layers import Layer, measured_layers
 from auditor.paf.measure import LayerFactor

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.paf.factor import Factor, Spectrum, factor_of
 from auditor.paf.layers import Call, Layer, measured_layers, record_calls, row_jacobian, sequence_product
 from auditor.paf.spectrum import Quadrature, estimated_spectrum, exact_spectrum

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.plan import InversionSettings
 from splitwire.errors import SettingsError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from auditor.attacks import Attack
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.arrays import Flags, Integers
 from auditor.attacks.base import TokenArm
-from auditor.capture import Flags, Integers
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.results import finite
-from auditor.splits import TEST
 from auditor.statistics.binomial import clopper_pearson
 from auditor.statistics.clusters import correlation
 from auditor.statistics.effects import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from auditor.arrays import Integers, Rows
 from auditor.attacks import Attack
-from auditor.capture import Integers
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.rows import copy_rows, places
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Result
-from auditor.rows import Rows, copy_rows, places
 from auditor.scorers.arms import score_arms
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import covered

@@ -10,15 +10,15 @@ from typing import cast
 
 import numpy as np
 
+from auditor.arrays import Integers
 from auditor.attacks import Attack
 from auditor.attacks.frame_matching import FrameMatching
-from auditor.capture import Integers
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import DoseMode, Plan
 from auditor.progress import Progress
 from auditor.results import Control, Result
 from auditor.scorers.membership import membership_result, read_members, without_canaries
-from auditor.splits import TEST
 from auditor.statistics.auc import plain_auc
 from auditor.views.base import FloatArray
 from auditor.views.frame_membership import FrameMembershipView, frame_membership_view

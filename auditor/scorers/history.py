@@ -18,15 +18,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from auditor.arrays import Integers, Rows
 from auditor.attacks import Attack
 from auditor.attacks.base import TokenArm
 from auditor.attacks.repeats import SINGLE, RepeatProbe, Repeats
-from auditor.capture import Integers
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result, finite
-from auditor.rows import Rows
 from auditor.scorers.arms import ArmReading, score_arms
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant

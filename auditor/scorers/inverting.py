@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from auditor.arrays import Integers
 from auditor.attacks import Attack
 from auditor.attacks.inversion.base import Recovered
 from auditor.attacks.inversion.parameters import configured
-from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY, RESPONSE_SIDE
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.statistics.effects import PairedEffect, most_frequent, paired_differences, paired_effect

@@ -13,7 +13,8 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
@@ -26,7 +27,6 @@ from auditor.scorers.partition import (
     reading_values,
 )
 from auditor.scorers.planting import plant_resent
-from auditor.splits import TEST
 from auditor.views.linkage import LinkageView, linkage_view
 from auditor.views.units import UnitKey
 

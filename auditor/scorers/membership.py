@@ -15,17 +15,17 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
+from auditor.arrays import Flags
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
 from auditor.attacks.membership import Membership
 from auditor.attacks.parts.measures import Measures
-from auditor.capture import Flags
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result, finite
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
-from auditor.splits import TEST
 from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
 from auditor.verdict import control_blockers, judge, power_blockers

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Flags
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
-from auditor.splits import TEST
 from auditor.statistics.auc import Auc, roc_points
 from auditor.views.base import NotMeasurableError
 from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metadata_view, varying

@@ -19,7 +19,7 @@ import torch
 from auditor.attacks import Attack
 from auditor.attacks.inversion.model_identification import Identified
 from auditor.attacks.inversion.parameters import parameters_of
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.public_model import PublicModel

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags, Integers
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Flags, Integers
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import SELECT, TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result, finite
-from auditor.splits import SELECT, TEST
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers

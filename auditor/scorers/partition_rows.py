@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from auditor.arrays import Flags, Integers, Rows
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Flags, Integers
 from auditor.channels import JOINT
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.rows import copy_rows, places
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.rows import Rows, copy_rows, places
 from auditor.scorers.partition import (
     CONTROL_AUC_RATIO,
     TWIN_ALPHA,

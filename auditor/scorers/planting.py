@@ -17,8 +17,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Flags, Integers
-from auditor.rows import Rows, copy_rows, mapped_rows, places
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.rows import copy_rows, mapped_rows, places
 from auditor.views.base import FloatArray
 from auditor.views.linkage import LinkageView
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.inversion.parameters import parameters_of
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite

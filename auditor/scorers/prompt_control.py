@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.public_model import PublicModel
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
 from auditor.views.prompt_capture import PromptKey

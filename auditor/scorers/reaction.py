@@ -22,16 +22,18 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.capture import Capture, Flags, read_capture
-from auditor.material import Material
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import SELECT, TEST, Splits, split_capture
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
 from auditor.scorers.reaction_token import TokenRows, token_gain, token_rows
-from auditor.splits import SELECT, TEST, Splits, split_capture
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import (

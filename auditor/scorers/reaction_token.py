@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags, Rows
 from auditor.attacks import Attack
-from auditor.capture import Capture, Flags
 from auditor.channels import JOINT
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import SELECT, TEST, Splits
 from auditor.plan import Plan
 from auditor.progress import silent
 from auditor.results import Check, Control, Reason, finite
-from auditor.rows import Rows
 from auditor.scorers.arms import ArmReading
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
-from auditor.splits import SELECT, TEST, Splits
 from auditor.statistics.bootstrap import FEWEST_CLUSTERS
 from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
 from auditor.statistics.power import minimum_detectable_effect

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from auditor.attacks import Attack
 from auditor.attacks.base import TokenArm
 from auditor.attacks.model_completion import PUBLIC_TAIL
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, Tick, silent
 from auditor.public_model import PublicModel, find_public_model
@@ -30,7 +31,6 @@ from auditor.scorers.arms import ArmReading, score_arms
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
 from auditor.scorers.token import planted_control, token_result
-from auditor.splits import TEST
 from auditor.views.response import KnownText, ResponseView, response_view
 from auditor.views.token import TokenKey
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.arrays import Flags
 from auditor.attacks import Attack
-from auditor.capture import Flags
-from auditor.material import Material
+from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result

@@ -23,18 +23,19 @@ from typing import Any
 
 import numpy as np
 
+from auditor.arrays import Flags, Integers
 from auditor.attacks import Attack
-from auditor.capture import Capture, Flags, Integers
-from auditor.material import Material
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.rows import take_rows
+from auditor.evidence.splits import TEST, Splits
+from auditor.evidence.ungauged import opened_ungauged
 from auditor.plan import Plan
 from auditor.progress import Progress, Tick, silent
 from auditor.results import Result, finite
-from auditor.rows import take_rows
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.planting import plant
 from auditor.scorers.token import TWIN_ALPHA, given_rows, planted_control, twin_view
-from auditor.splits import TEST, Splits
-from auditor.ungauged import opened_ungauged
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.workers import run_jobs

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from auditor.attacks import Attack
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import SELECT, TEST
 from auditor.plan import DeepProbeSettings, Plan, ProbeSettings
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
 from auditor.scorers.arms import ArmReading, TokenScore, arm_values, cross_entropy, score_arms
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
-from auditor.splits import SELECT, TEST
 from auditor.statistics.effects import PairedEffect
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers

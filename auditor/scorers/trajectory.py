@@ -15,12 +15,12 @@ import numpy as np
 
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading
-from auditor.splits import TEST
 from auditor.statistics.auc import Auc
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.plan import Plan
 from auditor.text_metrics.embedding import NOT_AVAILABLE, SentenceEmbedder
 from auditor.text_metrics.entities import RULE, entity_overlap

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 
 Item = TypeVar("Item", int, str)
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from auditor.capture import Flags, Integers
-from auditor.material import Material
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TRAIN
 from auditor.plan import DoseMode, Plan
-from auditor.rows import Rows
-from auditor.splits import TRAIN
 from auditor.views.base import NotMeasurableError
 from auditor.views.membership import (
     MembershipKey,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from auditor.capture import Capture, Integers
+from auditor.arrays import Integers
 from auditor.channels import ACCUMULATED_HISTORY, FORWARD_ONLY
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import Splits
 from auditor.plan import Plan
-from auditor.splits import Splits
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 

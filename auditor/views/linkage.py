@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.capture import Capture, Integers
+from auditor.arrays import Integers, Rows
+from auditor.evidence.capture import Capture
+from auditor.evidence.rows import gather_mapped
+from auditor.evidence.splits import Splits
 from auditor.plan import Plan
-from auditor.rows import Rows, gather_mapped
-from auditor.splits import Splits
 from auditor.views.base import FloatArray, NotMeasurableError
 from auditor.views.units import UnitKey
 

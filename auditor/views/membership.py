@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Capture, Flags, Integers
-from auditor.material import Material
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.rows import StoredFrames
+from auditor.evidence.splits import TRAIN
 from auditor.plan import Plan
 from auditor.public_model import PublicModel, find_public_model
-from auditor.rows import Rows, StoredFrames
-from auditor.splits import TRAIN
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import snapshot_bundles
 from auditor.views.units import UnitKey

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Capture, Flags, Integers
+from auditor.arrays import Flags, Integers
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import TRAIN, Splits, split_documents
 from auditor.plan import SplitSettings
-from auditor.splits import TRAIN, Splits, split_documents
 from auditor.views.base import FloatArray, NotMeasurableError
 from auditor.views.timeline import Timeline
 from auditor.views.units import UnitKey

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.public_model import PublicModel
 
 

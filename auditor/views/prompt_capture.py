@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from auditor.channels import GRADIENT_ONLY, JOINT, RESPONSE_SIDE
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.splits import TRAIN, split_documents
 from auditor.plan import Plan
 from auditor.public_model import PublicModel, find_public_model
 from auditor.public_text import OVERLAP_TOKENS, PublicText, load_public_text, overlapping
-from auditor.splits import TRAIN, split_documents
 from auditor.views.base import DoesNotApplyError, NotMeasurableError
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
 from auditor.views.sequences import FoundTexts, find_texts

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.active import ActiveEvidence
-from auditor.capture import Capture, Flags, Integers, real_positions
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.active import ActiveEvidence
+from auditor.evidence.capture import Capture
+from auditor.evidence.frames import frame_header, real_positions
+from auditor.evidence.splits import TRAIN, Splits
 from auditor.perturbation import Schedule
-from auditor.rows import Rows
-from auditor.splits import TRAIN, Splits
 from auditor.views.base import FloatArray
-from auditor.views.timeline import frame_header
 from auditor.views.units import UnitKey, mixed_groups, units
 from splitwire.v1 import channels_pb2, stack_pb2
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.capture import Capture, Integers
+from auditor.arrays import Integers
 from auditor.channels import RESPONSE_SIDE
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import TRAIN, Splits
 from auditor.plan import Plan
 from auditor.public_model import PublicModel
-from auditor.splits import TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from auditor.capture import FrameSource
-from auditor.views.timeline import frame_header
+from auditor.evidence.frames import frame_header
+from auditor.evidence.sources import FrameSource
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
 

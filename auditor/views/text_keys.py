@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from auditor.capture import FrameSource, Integers, TruthSource
+from auditor.arrays import Integers
+from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.views.sequences import Piece, TextPieces
 from auditor.views.text_rows import cut_to, frames_of
 from splitwire.v1 import channels_pb2

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from auditor.capture import FrameSource
+from auditor.evidence.sources import FrameSource
 from auditor.views.sequences import Piece, TextPieces
 from splitwire.v1 import channels_pb2
 

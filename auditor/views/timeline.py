@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
-from auditor.capture import FrameSource
+from auditor.evidence.frames import frame_header
+from auditor.evidence.sources import FrameSource
 from auditor.views.base import FloatArray
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
@@ -36,10 +36,6 @@ TIMED_RECORDER = "tap"
 """The recorder that sees both sides of a message."""
 
 _NANOSECONDS = 1e-3  # in a microsecond
-_KINDS: dict[str, type[stack_pb2.ExchangeRequest | stack_pb2.ExchangeResponse]] = {
-    "ExchangeRequest": stack_pb2.ExchangeRequest,
-    "ExchangeResponse": stack_pb2.ExchangeResponse,
-}
 
 
 @dataclass
@@ -156,18 +152,6 @@ class _Session:
         self._running[record.direction] = HopEvent(first_sent_ns=record.sent_ns)
         if step in self.steps:
             self._running[record.direction] = self.steps[step].hops.setdefault(name, self._running[record.direction])
-
-
-def frame_header(record: WireRecord) -> stack_pb2.FrameHeader | None:
-    """The header of a frame's first message; None for any other message."""
-    kind = _KINDS.get(record.kind)
-    if kind is None or hop_name(record.hop) == "CONTROL":
-        return None
-    try:
-        frame = kind.FromString(record.message).frame
-    except DecodeError:
-        return None
-    return frame.header if frame.HasField("header") else None
 
 
 def _sizes(event: StepEvent, open_bytes: int) -> dict[str, float]:

@@ -14,11 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from auditor.capture import Capture, Flags, Integers
+from auditor.arrays import Flags, Integers, Rows
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT, RESPONSE_SIDE
+from auditor.evidence.capture import Capture
+from auditor.evidence.rows import gather_mapped, gather_scaled, scale_of
+from auditor.evidence.splits import SELECT, TEST, TRAIN, Splits
 from auditor.plan import Plan
-from auditor.rows import Rows, gather_mapped, gather_scaled, scale_of
-from auditor.splits import SELECT, TEST, TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 
 

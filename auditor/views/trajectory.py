@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from auditor.capture import Capture, Flags, Integers
-from auditor.material import Material
+from auditor.arrays import Flags, Integers
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.splits import SELECT, TEST, TRAIN
 from auditor.plan import Plan
 from auditor.progress import Progress
-from auditor.splits import SELECT, TEST, TRAIN
 from auditor.views.base import FloatArray, NotMeasurableError
 from auditor.views.units import UnitKey
 from splitwire.bundles import SnapshotBundle

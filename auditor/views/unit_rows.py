@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.capture import Capture, Flags, Integers
+from auditor.arrays import Flags, Integers, Rows
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
+from auditor.evidence.capture import Capture
+from auditor.evidence.rows import RowStore, mapped_rows, places
+from auditor.evidence.splits import TRAIN, Splits
 from auditor.plan import Plan
-from auditor.rows import Rows, RowStore, mapped_rows, places
-from auditor.splits import TRAIN, Splits
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey, mixed_groups, sampled_groups, unit_norm, units
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.capture import Capture, Flags, Integers
+from auditor.arrays import Flags, Integers
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
-from auditor.splits import TRAIN, Splits
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import TRAIN, Splits
 from auditor.views.base import FloatArray, NotMeasurableError
 
 _BYTES_OF_A_UNIT = 256  # what classifiers of norms work with for each

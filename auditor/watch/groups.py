@@ -1,6 +1,6 @@
 """What a detector gets: the units of one frame among which real ones hide, joined with the truth where there is one.
 
-As in an audit (auditor.capture): a unit is a row of a gram frame or a sequence of a transformer batch, an item is a
+As in an audit (evidence/capture.py): a unit is a row of a gram frame or a sequence of a transformer batch, an item is a
 frame or a sequence, and a group holds the units that crossed together. Documents are dealt out by a hash of their id:
 half of them teach (train), the others are scored (test), and a decoy counts only in a frame of its own half.
 """
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Flags, Integers, asks_by_row, primary_document, real_positions, row_norms
-from auditor.rows import Rows
-from auditor.splits import TEST, TRAIN, UNUSED
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.frames import asks_by_row, primary_document, real_positions, row_norms
+from auditor.evidence.splits import TEST, TRAIN, UNUSED
 from auditor.views.base import FloatArray
 from splitwire.bundles.records import RecordedFrame, WireRecord
 from splitwire.bundles.truth import TruthRecord

@@ -20,8 +20,8 @@ import math
 
 import numpy as np
 
-from auditor.capture import Flags, Integers, row_norms
-from auditor.rows import Rows
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.frames import row_norms
 from auditor.statistics.sequential import BettingTest
 from auditor.views.base import FloatArray
 from auditor.watch.base import Reading

@@ -18,9 +18,9 @@ from collections import deque
 
 import numpy as np
 
+from auditor.arrays import Flags
 from auditor.attacks.row_norm import fit_logistic
-from auditor.capture import Flags
-from auditor.splits import TEST, TRAIN
+from auditor.evidence.splits import TEST, TRAIN
 from auditor.statistics.auc import plain_auc
 from auditor.statistics.sequential import BettingTest
 from auditor.views.base import FloatArray

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auditor.capture import Flags
+from auditor.arrays import Flags
 from auditor.watch.base import Reading
 from auditor.watch.groups import Group
 from splitwire.v1 import channels_pb2

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from auditor.arrays import Integers, Rows
 from auditor.attacks.parts.invariants import row_invariants
-from auditor.capture import Integers
-from auditor.rows import Rows
-from auditor.splits import TEST, TRAIN
+from auditor.evidence.splits import TEST, TRAIN
 from auditor.statistics.gate import GateCounts, GateReading, gate
 from auditor.statistics.sequential import BettingTest
 from auditor.views.base import FloatArray

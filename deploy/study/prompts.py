@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 from deploy.study.settings import Recipe
 from splitwire.errors import SettingsError
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Attack
-from auditor.capture import Integers
 from auditor.channels import RESPONSE_SIDE
 from auditor.public_model import PublicModel
 from auditor.public_text import PublicText, overlapping

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from auditor.evidence.splits import TEST
 from auditor.plan import Plan, StatisticsSettings
 from auditor.results import Check, Control
 from auditor.scorers.arms import ArmReading, score_arms
 from auditor.scorers.token import TWIN_ALPHA, rare_check
-from auditor.splits import TEST
 from auditor.statistics.effects import luck_ratio
 
 PLAN = replace(Plan(), statistics=StatisticsSettings(repetitions=300))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Integers
+from auditor.arrays import Integers
 
 NO_GUESS = -1
 

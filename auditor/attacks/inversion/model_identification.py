@@ -20,11 +20,11 @@ import torch
 from pydantic import PositiveFloat
 from torch import nn
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.parts.pieces import pieces_of
 from auditor.attacks.inversion.parts.public_head import public_head
 from auditor.attacks.inversion.parts.public_rows import rows_of_pieces, standard_of
-from auditor.capture import Integers
 from auditor.channels import FORWARD_ONLY
 from auditor.plan import Count, InversionSettings
 from auditor.progress import Progress

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from auditor.arrays import Integers
 from auditor.attacks.parts.chunks import log_probability_chunks
 from auditor.attacks.parts.invariants import standardise
 from auditor.attacks.parts.probes import INVARIANT_WIDTH, RowProbe
-from auditor.capture import Integers
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick
 from auditor.views.token import TokenView

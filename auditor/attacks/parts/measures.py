@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from auditor.arrays import Flags, Integers
 from auditor.attacks.base import UnitScores
 from auditor.attacks.row_norm import fit_logistic
-from auditor.capture import Flags, Integers
 from auditor.views.base import FloatArray
 
 

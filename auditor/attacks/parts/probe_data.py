@@ -10,8 +10,8 @@ import copy
 import numpy as np
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.parts.invariants import row_invariants, standardise
-from auditor.capture import Integers
 from auditor.views.token import TokenView
 
 

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from auditor.arrays import Integers
 from auditor.attacks.parts.chunks import SCORE_LOGITS, log_probability_chunks
 from auditor.attacks.parts.invariants import NUM_INVARIANTS
 from auditor.attacks.parts.probe_data import ProbeData
 from auditor.attacks.parts.probes import INVARIANT_WIDTH, GraphProbe, RowProbe, squared_gram_graph
 from auditor.attacks.parts.stacked import StackedGraphs, StackedRows, train_step, write_back
 from auditor.attacks.parts.windows import WINDOW_ROWS, batches_of, windows_of
-from auditor.capture import Integers
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick
 from splitwire.backbone import usable_device

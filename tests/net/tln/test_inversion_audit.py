@@ -21,8 +21,8 @@ from auditor.channels import FORWARD_ONLY
 from auditor.cli import app
 from auditor.comparing.files import write_comparison
 from auditor.comparing.run import Comparison
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import InversionSettings, Plan, ResponseSettings, StatisticsSettings
 from auditor.plan_file import render_plan
 from auditor.progress import Progress, silent

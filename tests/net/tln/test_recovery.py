@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from auditor.channels import FORWARD_ONLY
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import Plan, ResponseSettings
 from auditor.progress import silent
 from auditor.views.prompt_capture import Grants, prompt_view

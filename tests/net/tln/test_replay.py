@@ -15,11 +15,11 @@ import safetensors.torch
 import torch
 from typer.testing import CliRunner, Result
 
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
+from auditor.evidence.ungauged import opened_ungauged
 from auditor.plan import Plan
 from auditor.tap import Tap, TapSettings
-from auditor.ungauged import opened_ungauged
 from splitwire.errors import BundleError, SealError, SettingsError
 from splitwire.sealing import load_sealing_public_key, seal, write_audit_keys
 from splitwire.settings import build

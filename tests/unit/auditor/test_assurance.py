@@ -14,8 +14,8 @@ from auditor.audit import run_audit
 from auditor.calibration.controls import NOTHING_TO_LEAK
 from auditor.calibration.files import Calibration
 from auditor.calibration.ladder import Calibrated, Ladder
+from auditor.evidence.representation import difference
 from auditor.plan import CalibrationSettings, Plan, ProbeSettings, SplitSettings, StatisticsSettings
-from auditor.representation import difference
 from auditor.results import Check, Control, MatchedControl, Result
 from splitwire.errors import BundleError
 

@@ -16,11 +16,11 @@ from auditor.attacks.parts.probe_data import token_classes
 from auditor.attacks.parts.probes import GraphProbe, squared_gram_graph, strongest_message
 from auditor.attacks.row_norm import RowNorm, fit_logistic
 from auditor.channels import FAMILIES
+from auditor.evidence.splits import SELECT, TEST, TRAIN, split_documents
 from auditor.plan import ProbeSettings, SplitSettings
 from auditor.scorers import SCORERS
 from auditor.scorers.planting import plant
 from auditor.scorers.support import exact_groups
-from auditor.splits import SELECT, TEST, TRAIN, split_documents
 from auditor.views.token import TokenView
 from auditor.views.units import UnitView
 from auditor.workers import run_jobs

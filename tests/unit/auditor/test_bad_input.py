@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from auditor.audit import run_audit
-from auditor.capture import read_capture
-from auditor.duplicates import repeated_documents
-from auditor.evidence import open_evidence
+from auditor.evidence.duplicates import repeated_documents
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, SplitSettings, StatisticsSettings
-from auditor.splits import split_capture
 from splitwire.bundles import BundleWriter, TruthRecord, TruthWriter, WireRecord, frame_digest
 from splitwire.errors import BundleError, SettingsError
 from splitwire.frames import encode_frame

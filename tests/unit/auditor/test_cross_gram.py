@@ -16,8 +16,8 @@ from auditor.audit import run_audit
 from auditor.calibration import Dose
 from auditor.calibration.token import CrossTokenInstrument
 from auditor.channels import JOINT
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.scorers.cross_token import plant_cosines
 from auditor.views.token import TokenView

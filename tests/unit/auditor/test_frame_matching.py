@@ -11,10 +11,10 @@ from auditor.attacks.frame_matching import FrameMatching
 from auditor.calibration import Dose
 from auditor.calibration import state as instruments
 from auditor.calibration.state import FrameMembershipInstrument
+from auditor.evidence.splits import split_documents
 from auditor.plan import Plan, SplitSettings, StatisticsSettings
 from auditor.scorers import frame_membership as scorer
 from auditor.scorers.membership import read_members
-from auditor.splits import split_documents
 from auditor.views.frame_membership import FrameMembershipView
 from auditor.views.membership import MembershipKey
 from auditor.views.units import UnitKey

@@ -17,14 +17,14 @@ from auditor.attacks.parts.alignment import by_gram, procrustes
 from auditor.attacks.repeats import RepeatProbe
 from auditor.calibration.base import Dose
 from auditor.calibration.history import HistoryInstrument
-from auditor.capture import read_capture
 from auditor.channels import ACCUMULATED_HISTORY
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.progress import silent
 from auditor.results import plain
 from auditor.scorers.history import score_history
-from auditor.splits import split_capture
 from auditor.views.base import NotMeasurableError
 from splitwire.v1 import channels_pb2, stack_pb2
 

@@ -16,10 +16,11 @@ from auditor.attacks.parts.measures import Measures
 from auditor.calibration import Dose
 from auditor.calibration import state as instruments
 from auditor.calibration.state import MembershipInstrument
-from auditor.capture import read_capture
 from auditor.channels import MEMBERSHIP_PROPERTY
-from auditor.evidence import open_evidence
-from auditor.material import Material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture, split_documents
 from auditor.plan import Plan, SplitSettings, StatisticsSettings
 from auditor.scorers.membership import (
     _canary_control,
@@ -30,7 +31,6 @@ from auditor.scorers.membership import (
     read_members,
     tpr_check,
 )
-from auditor.splits import split_capture, split_documents
 from auditor.statistics.auc import Auc
 from auditor.views.base import NotMeasurableError
 from auditor.views.membership import MembershipKey, membership_view

@@ -10,10 +10,10 @@ import pytest
 from auditor.attacks import ATTACKS
 from auditor.audit import run_audit
 from auditor.calibration import INSTRUMENTS, Dose
-from auditor.capture import read_capture
-from auditor.material import Material
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, StatisticsSettings
-from auditor.splits import split_capture
 from auditor.views.timeline import timeline
 from splitwire.bundles import open_bundle, read_truth
 from splitwire.errors import BundleError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from auditor.channels import FAMILIES
-from auditor.evidence import open_evidence
-from auditor.observable import observable
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.observable import observable
 from auditor.plan import Plan
 from auditor.results import Check, Control, NotMeasured, Result
 from auditor.verdict import decide

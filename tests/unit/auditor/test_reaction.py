@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditor.active import part_active
 from auditor.attacks import ATTACKS
 from auditor.audit import run_audit
 from auditor.calibration import INSTRUMENTS, Dose
-from auditor.capture import read_capture
-from auditor.material import Material
+from auditor.evidence.active import part_active
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture
 from auditor.perturbation import PerturbSettings
 from auditor.plan import Plan, StatisticsSettings
-from auditor.splits import split_capture
 from splitwire.bundles import open_bundle, read_truth
 from splitwire.settings import to_tree
 

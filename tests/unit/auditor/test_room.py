@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from auditor import room
 from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY, RESPONSE_SIDE
-from auditor.evidence import open_evidence
+from auditor.evidence import room
+from auditor.evidence.inputs import open_evidence
 from auditor.plan import Plan
 from splitwire.errors import RecordingError
 

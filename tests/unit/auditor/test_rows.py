@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from auditor import rows as module
 from auditor.attacks.parts import row_source
 from auditor.attacks.parts.gaussian_classes import fit_classes
 from auditor.attacks.parts.row_source import RowsOf, pieces
-from auditor.rows import RowStore, copy_rows, gather_mapped, gather_scaled, mapped_rows, scale_of, take_rows
+from auditor.evidence import rows as module
+from auditor.evidence.rows import RowStore, copy_rows, gather_mapped, gather_scaled, mapped_rows, scale_of, take_rows
 from splitwire.errors import RecordingError
 
 

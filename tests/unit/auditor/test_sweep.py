@@ -13,10 +13,10 @@ import torch
 
 from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY, JOINT
+from auditor.evidence.splits import SELECT, TEST
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings, SweepSettings
 from auditor.report.page import render_page
 from auditor.scorers.sweep import NO_UNGAUGED, first_share, restricted
-from auditor.splits import SELECT, TEST
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView
 from splitwire.bundles import open_bundle, read_truth

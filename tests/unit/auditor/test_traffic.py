@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auditor.traffic import summarise
+from auditor.evidence.traffic import summarise
 from splitwire.bundles import WireRecord
 from splitwire.frames import encode_frame
 from splitwire.v1 import channels_pb2, stack_pb2

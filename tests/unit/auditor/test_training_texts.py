@@ -15,8 +15,8 @@ from auditor.audit import run_audit
 from auditor.calibration.run import run_calibration
 from auditor.channels import GRADIENT_ONLY
 from auditor.comparing.run import Comparison, inversion_attacks
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import CalibrationSettings, InversionSettings, Plan, StatisticsSettings
 from auditor.progress import silent
 from auditor.views.base import DoesNotApplyError

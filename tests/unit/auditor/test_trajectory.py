@@ -12,15 +12,15 @@ import pytest
 from auditor.attacks.trajectory import TrajectoryProperty
 from auditor.calibration import Dose
 from auditor.calibration.state import TrajectoryInstrument
-from auditor.capture import read_capture
 from auditor.channels import STATEFUL_REMOTE_STATE
-from auditor.evidence import open_evidence
-from auditor.material import Material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, StatisticsSettings
 from auditor.progress import silent
 from auditor.results import Result
 from auditor.scorers.trajectory import read_property, score_trajectory
-from auditor.splits import split_capture
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import document_properties, read_trajectory, trajectory_view
 from splitwire.bundles import SnapshotWriter

@@ -19,8 +19,8 @@ from auditor.audit import run_audit
 from auditor.calibration import Dose
 from auditor.calibration.patterns import PartitionRowsInstrument
 from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import Plan, StatisticsSettings
 from auditor.scorers.partition_rows import plant_direction
 from auditor.statistics.auc import plain_auc

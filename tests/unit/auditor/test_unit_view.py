@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from auditor.audit import run_audit
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.progress import silent
 from auditor.views.units import unit_view, units

@@ -21,8 +21,8 @@ from auditor.audit import run_audit
 from auditor.channels import FORWARD_ONLY, RESPONSE_SIDE
 from auditor.comparing.files import write_comparison
 from auditor.comparing.run import Comparison
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import InversionSettings, Plan, StatisticsSettings
 from auditor.progress import silent
 from auditor.report.reading import read

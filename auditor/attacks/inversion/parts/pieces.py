@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.inversion.parts.completion import public_tail
-from auditor.capture import Integers
 from auditor.public_model import PublicModel
 from auditor.views.base import NotMeasurableError
 

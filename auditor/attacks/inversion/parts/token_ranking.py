@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.inversion.parts.gaussian_inverse import GaussianInverse
 from auditor.attacks.inversion.parts.pieces import pieces_of
 from auditor.attacks.inversion.parts.public_head import PublicHead
 from auditor.attacks.inversion.parts.public_rows import rows_of_pieces
 from auditor.attacks.inversion.parts.wire_distance import WireRows
-from auditor.capture import Integers
 
 _PIECE_TOKENS = 64
 _UNSEEN = 0.5  # times that a token is taken to have been seen beyond its count

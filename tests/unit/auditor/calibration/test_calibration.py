@@ -17,8 +17,8 @@ from auditor.calibration.base import Reading
 from auditor.calibration.files import JSON_FILE, read_calibration, write_calibration
 from auditor.calibration.ladder import build_ladder
 from auditor.calibration.run import bounded, run_calibration
-from auditor.evidence import open_evidence
-from auditor.opening import opened_material
+from auditor.evidence.inputs import open_evidence
+from auditor.evidence.opening import opened_material
 from auditor.plan import CalibrationSettings, Plan, ProbeSettings, SplitSettings, StatisticsSettings
 from auditor.progress import silent
 from auditor.scorers import SCORERS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.inversion.model_identification import Identified, ModelIdentification
-from auditor.capture import Integers
 from auditor.progress import silent
 from auditor.public_model import PublicModel
 from splitwire.backbone import ModelSettings

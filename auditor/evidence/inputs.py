@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from auditor.mixture import refuse_mixed_settings
+from auditor.evidence.mixture import refuse_mixed_settings
 from auditor.progress import Progress, silent
 from splitwire.bundles import (
     TRUTH_FILE,

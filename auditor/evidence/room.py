@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from auditor.channels import RESPONSE_SIDE
+from auditor.evidence.frames import frame_header
 from auditor.plan import Plan
-from auditor.views.timeline import frame_header
 from splitwire.bundles import Bundle, SnapshotBundle
 from splitwire.errors import RecordingError
 from splitwire.v1 import channels_pb2, stack_pb2

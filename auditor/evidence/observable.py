@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from auditor.capture import FrameSource, TruthSource
 from auditor.channels import (
     ACCUMULATED_HISTORY,
     ACTIVE_PERTURBATION,
@@ -34,6 +33,7 @@ from auditor.channels import (
     STATEFUL_REMOTE_STATE,
     TIMING_METADATA,
 )
+from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.perturbation import perturbation_of
 from splitwire.bundles import SnapshotBundle, WireRecord, hop_name
 from splitwire.v1 import stack_pb2

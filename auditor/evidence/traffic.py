@@ -11,14 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from auditor.evidence.frames import frame_header
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
 
-_Exchange = type[stack_pb2.ExchangeRequest] | type[stack_pb2.ExchangeResponse]
-_MESSAGES: dict[str, _Exchange] = {
-    "ExchangeRequest": stack_pb2.ExchangeRequest,
-    "ExchangeResponse": stack_pb2.ExchangeResponse,
-}
 _NANOSECONDS = 1e9
 
 
@@ -63,7 +59,7 @@ class HopTraffic:
         self.last_ns = record.received_ns
         self.num_messages += 1
         self.num_bytes += len(record.message)
-        header = _header(record)
+        header = frame_header(record)
         if header is not None:
             self.shapes[header.dtype, tuple(header.shape)] += 1
         if header is not None or self.hop == "CONTROL":
@@ -79,11 +75,3 @@ def summarise(records: Iterable[WireRecord]) -> list[HopTraffic]:
             found[key] = HopTraffic(*key)
         found[key].add(record)
     return list(found.values())
-
-
-def _header(record: WireRecord) -> stack_pb2.FrameHeader | None:
-    parser = _MESSAGES.get(record.kind)
-    if parser is None or hop_name(record.hop) == "CONTROL":
-        return None
-    frame = parser.FromString(record.message).frame
-    return frame.header if frame.HasField("header") else None

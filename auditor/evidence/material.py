@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from auditor.active import ActiveEvidence
-from auditor.capture import Capture, FrameSource, TruthSource
-from auditor.splits import Splits
+from auditor.evidence.active import ActiveEvidence
+from auditor.evidence.capture import Capture
+from auditor.evidence.sources import FrameSource, TruthSource
+from auditor.evidence.splits import Splits
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,10 +24,12 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from auditor.capture import Capture, TruthSource, read_capture
-from auditor.material import Material
+from auditor.evidence.capture import Capture
+from auditor.evidence.material import Material
+from auditor.evidence.reading import read_capture
+from auditor.evidence.sources import TruthSource
+from auditor.evidence.splits import Splits, split_capture
 from auditor.plan import Plan
-from auditor.splits import Splits, split_capture
 from splitwire.bundles import hop_name
 from splitwire.bundles.manifest import hash_file
 from splitwire.errors import BundleError

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from auditor.capture import FrameSource, TruthSource
+from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.perturbation import Schedule, perturbation_of
 
 

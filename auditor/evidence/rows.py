@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from auditor.arrays import Integers, Rows
 from splitwire.errors import BundleError, RecordingError
 
-Rows = NDArray[np.float32]
-Numbers = NDArray[np.int64]
 _PIECE_BYTES = 16 << 20
 _SMALLEST_FILE_BYTES = 1 << 20  # what is smaller stays in memory
 
@@ -59,7 +57,7 @@ class RowStore:
         self._file.close()
         self._frozen = self.num_rows > 0
 
-    def gather(self, rows: NDArray[np.int64]) -> Rows:
+    def gather(self, rows: Integers) -> Rows:
         """Copies of the rows with these numbers [n, D]. The file is mapped for that long alone: its pages then leave
         the memory of the process.
         """
@@ -68,7 +66,7 @@ class RowStore:
         mapped: Rows = np.memmap(self._path, np.float32, "r", shape=(self.num_rows, self.width))
         return np.asarray(mapped[rows])
 
-    def pieces(self, rows: Numbers) -> Iterator[tuple[slice, Rows]]:
+    def pieces(self, rows: Integers) -> Iterator[tuple[slice, Rows]]:
         """The rows with these numbers, some at a time, each with its place among them."""
         for place in places(len(rows), self.width):
             yield place, self.gather(rows[place])
@@ -82,7 +80,7 @@ class RowStore:
 class StoredFrames(Sequence[Rows]):
     """Frames [R, D] of a store, each read when it is asked for; frame f has `num_rows[f]` rows from `first[f]` on."""
 
-    def __init__(self, store: RowStore, first: Numbers, num_rows: Numbers) -> None:
+    def __init__(self, store: RowStore, first: Integers, num_rows: Integers) -> None:
         self._store, self._first, self._num_rows = store, first, num_rows
 
     def __len__(self) -> int:
@@ -106,7 +104,7 @@ def places(num_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_rows))
 
 
-def gather_scaled(parts: Sequence[tuple[RowStore, Numbers]]) -> Rows:
+def gather_scaled(parts: Sequence[tuple[RowStore, Integers]]) -> Rows:
     """The rows of all parts side by side [M, W], each part over its own label-free constant (see `scale_of`)."""
     count = len(parts[0][1])
     widths = [store.width for store, _ in parts]
@@ -119,7 +117,7 @@ def gather_scaled(parts: Sequence[tuple[RowStore, Numbers]]) -> Rows:
     return out
 
 
-def gather_mapped(store: RowStore, numbers: Numbers) -> Rows:
+def gather_mapped(store: RowStore, numbers: Integers) -> Rows:
     """The rows with these numbers [n, D] as they crossed."""
     out = mapped_rows((len(numbers), store.width))
     for place, rows in store.pieces(numbers):
@@ -135,7 +133,7 @@ def copy_rows(rows: Rows) -> Rows:
     return out
 
 
-def take_rows(rows: Rows, numbers: Numbers) -> Rows:
+def take_rows(rows: Rows, numbers: Integers) -> Rows:
     """Copies of the rows [M, W] of a view with these numbers [n, W]."""
     out = mapped_rows((len(numbers), rows.shape[1]))
     for place in places(*out.shape):

@@ -11,8 +11,8 @@ import hashlib
 
 import numpy as np
 
-from auditor.capture import Capture
-from auditor.splits import Splits
+from auditor.evidence.capture import Capture
+from auditor.evidence.splits import Splits
 
 MIN_BLOCK_ROWS = 8
 _REPEATED_RATIO = 0.5

@@ -1,38 +1,27 @@
-"""What was captured, joined with the truth: the rows of every frame on disk, and flat tables over rows and units.
+"""Joins the frames of bundles with the truth.
 
-A *row* is one wire row. An *item* is one frame of the gram stack or one sequence of the transformer stack: the rows
-that an attack may compare with one another. A *unit* is what the partition question asks about: a row of a gram
-frame, a sequence of a transformer batch. A *group* holds the units that crossed together and among which the real
-ones hide.
-
-FORWARD frames join the truth by (session hash, step) and must carry its digest; BACKWARD and RETURN frames join by
+FORWARD frames join by (session hash, step) and must carry the digest of the truth; BACKWARD and RETURN frames join by
 (session hash, step), and RETURN frames are read only when they are asked for. Whatever does not join is counted in
-`problems`, and nothing is guessed. Padding rows are dropped. The truth in here is for the scorer: an attack gets a view
-(views/), never a capture.
+`problems`, and nothing is guessed. Padding rows are dropped.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.columns import Column
-from auditor.progress import Progress, silent
-from auditor.rows import Rows, RowStore
-from splitwire.v1 import channels_pb2, stack_pb2
-
-NO_DOCUMENT = -1
-STEP_BITS = 20
-"""A group is the number of its step, shifted by so many bits, and below it the number of the frame in the step."""
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.capture import STEP_BITS, Capture, Items, RowTable
+from auditor.evidence.columns import Column
+from auditor.evidence.frames import NO_DOCUMENT, asks_by_row, primary_document, real_positions, row_norms
+from auditor.evidence.rows import RowStore
+from auditor.evidence.sources import TruthSource
+from splitwire.v1 import stack_pb2
 
 _FIRST, _GRADIENT_FIRST, _RETURNED_FIRST, _NUM_COLUMNS = 1, 3, 6, 7  # of an item while it is built
 _COLUMNS: dict[str, type] = {
@@ -44,155 +33,8 @@ _COLUMNS: dict[str, type] = {
     "forward_norm": np.float64,
 }
 
-_MODES = {
-    "train": stack_pb2.COMPUTE_MODE_TRAIN,
-    "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
-    "cached": stack_pb2.COMPUTE_MODE_CACHED,
-}
 
-
-class FrameSource(Protocol):
-    """The part of a bundle that a capture reads."""
-
-    problems: list[str]
-
-    def frames(self, hop: Any, session: str | None = None) -> Iterator[Any]:
-        """Recorded frames of one hop."""
-        ...
-
-    def messages(self, hop: Any = None, session: str | None = None) -> Iterator[Any]:
-        """Recorded messages of one hop."""
-        ...
-
-
-class TruthSource(Protocol):
-    """The part of an opened truth file that a capture reads."""
-
-    @property
-    def records(self) -> Mapping[tuple[str, int], Any]:
-        """Truth of one frame by (session hash, step)."""
-        ...
-
-    @property
-    def documents(self) -> Sequence[Mapping[str, Any]]:
-        """The documents table."""
-        ...
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the file has its end."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Items:
-    """One entry an item. `gradient_first` and `returned_first` are -1 where none came; `document` is that of the real
-    rows.
-    """
-
-    group: Integers
-    first: Integers
-    """Number of its first row, in the row table and in the forward store alike."""
-    num_rows: Integers
-    gradient_first: Integers
-    document: Integers
-    by_row: Flags
-    """Whether its units are rows (gram) rather than the item itself (transformer)."""
-    returned_first: Integers
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-
-@dataclass(frozen=True, eq=False)
-class RowTable:
-    """One entry a captured row. Truth: for the scorer only."""
-
-    item: Integers
-    real: Flags
-    label: Integers
-    token: Integers
-    order: Integers
-    """Position of the row in its text."""
-    document: Integers
-    forward_norm: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    """NaN where no gradient came; exactly 0 only where every value was."""
-
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """Everything that an audit works on."""
-
-    items: Items
-    rows: RowTable
-    forward: RowStore
-    gradient: RowStore
-    returned: RowStore
-    documents: list[str]
-    problems: list[str]
-    notes: list[str] = field(default_factory=list)
-    num_train_steps: int = 0
-    num_backward_steps: int = 0
-    steps: Sequence[tuple[str, int]] = ()
-    """(session hash, step) of every step that joined, in order of crossing."""
-    trains: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    """Whether that step was in mode TRAIN."""
-    num_skipped: int = 0
-    """FORWARD frames of compute modes that were not asked for."""
-
-    def step_of_items(self) -> Integers:
-        """Number in `steps` of every item."""
-        return self.items.group >> STEP_BITS
-
-    def close(self) -> None:
-        """Lets go of the files on disk."""
-        self.forward.close()
-        self.gradient.close()
-        self.returned.close()
-
-
-def read_capture(
-    sources: Sequence[FrameSource],
-    truths: Sequence[TruthSource],
-    *,
-    compute_modes: Iterable[str],
-    folder: Path,
-    with_returned: bool = False,
-    progress: Progress = silent,
-) -> Capture:
-    """Reads every bundle once a hop and joins it with the truth. `folder` takes the rows. RETURN frames are read when
-    `with_returned` asks for them.
-    """
-    builder = _Builder(truths, [_MODES[mode] for mode in compute_modes], folder)
-    try:
-        _read(builder, sources, sum(len(truth.records) for truth in truths), progress, with_returned=with_returned)
-    except BaseException:
-        builder.abandon()
-        raise
-    return builder.finish([problem for source in sources for problem in source.problems])
-
-
-def _read(
-    builder: _Builder, sources: Sequence[FrameSource], expected: int, progress: Progress, *, with_returned: bool
-) -> None:
-    kinds = {name: kind for source in sources for name, kind in _stack_kinds(source).items()}
-    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_FORWARD)):
-        progress("reading forward frames", number, expected)
-        builder.add_forward(frame, kinds.get(frame.session_hash))
-    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_BACKWARD)):
-        progress("reading backward frames", number, builder.num_train_steps)
-        builder.add_backward(frame)
-    for number, frame in enumerate(_frames(sources, channels_pb2.HOP_RETURN) if with_returned else ()):
-        progress("reading returned frames", number, builder.num_steps)
-        builder.add_returned(frame)
-
-
-def _frames(sources: Sequence[FrameSource], hop: Any) -> Iterator[Any]:
-    return itertools.chain.from_iterable(source.frames(hop) for source in sources)
-
-
-class _Builder:
+class CaptureBuilder:
     """Collects frames. Step keys are (session hash, step)."""
 
     def __init__(self, truths: Sequence[TruthSource], modes: Sequence[int], folder: Path) -> None:
@@ -369,49 +211,9 @@ def _document_table(truths: Sequence[TruthSource]) -> tuple[list[str], list[Inte
     return list(numbers), tables
 
 
-def _stack_kinds(source: FrameSource) -> dict[str, int]:
-    """Stack kind of each session whose opening was recorded."""
-    return {
-        record.session_hash: stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
-        for record in source.messages(channels_pb2.HOP_CONTROL)
-        if record.kind == "OpenSessionRequest" and record.session_hash
-    }
-
-
-def asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
-    """Whether the units are rows. Without a recorded opening: whether an item mixes real rows and others."""
-    if kind is not None:
-        return kind == stack_pb2.STACK_KIND_GRAM
-    counts = (real_NR & keep_NR).sum(1)
-    return bool(((counts > 0) & (counts < keep_NR.sum(1))).any())
-
-
-def real_positions(header: stack_pb2.FrameHeader, shape: tuple[int, ...]) -> Flags:
-    """Which positions [N, R] are not padding, by the public header."""
-    lengths = np.array(header.row_lengths, dtype=np.int64)
-    if len(lengths) != shape[0]:
-        return np.ones(shape, dtype=bool)
-    position = np.arange(shape[1])[None]
-    if header.padding_side == stack_pb2.PADDING_SIDE_LEFT:
-        return np.asarray(position >= shape[1] - lengths[:, None])
-    return np.asarray(position < lengths[:, None])
-
-
 def _renumber(documents: NDArray[np.int32], table: Integers) -> Integers:
     """Documents of one truth in the numbers of the capture; -1 stays, and so becomes what its table does not list."""
     known = (documents >= 0) & (documents < len(table))
     if not len(table):
         return np.full(documents.shape, NO_DOCUMENT, dtype=np.int64)
     return np.where(known, table[np.where(known, documents, 0)], NO_DOCUMENT)
-
-
-def primary_document(truth: dict[str, NDArray[Any]]) -> int:
-    """The document of most real rows; of most rows where none is real; -1 where no row has one."""
-    documents = truth["document"][truth["real"]] if truth["real"].any() else truth["document"]
-    documents = documents[documents >= 0]
-    return int(np.bincount(documents).argmax()) if len(documents) else NO_DOCUMENT
-
-
-def row_norms(rows: Rows) -> NDArray[np.float64]:
-    """L2 norms in float64, so that a tiny row does not underflow to an exact zero."""
-    return np.asarray(np.sqrt((rows.astype(np.float64) ** 2).sum(-1)))

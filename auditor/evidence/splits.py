@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from auditor.capture import Capture, Integers
+from auditor.arrays import Integers
+from auditor.evidence.capture import Capture
 from auditor.plan import SplitSettings
 
 TRAIN, SELECT, TEST, UNUSED = 0, 1, 2, -1

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from auditor.capture import Capture, FrameSource
+from auditor.evidence.capture import Capture
+from auditor.evidence.sources import FrameSource
 from splitwire.v1 import channels_pb2, stack_pb2
 
 Representation = dict[str, Any]

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from auditor.active import part_active
-from auditor.capture import read_capture
 from auditor.channels import RESPONSE_SIDE
-from auditor.duplicates import duplicate_problems
-from auditor.evidence import Evidence
-from auditor.material import Material
-from auditor.mixture import refuse_mixed_stacks
+from auditor.evidence.active import part_active
+from auditor.evidence.duplicates import duplicate_problems
+from auditor.evidence.inputs import Evidence
+from auditor.evidence.material import Material
+from auditor.evidence.mixture import refuse_mixed_stacks
+from auditor.evidence.reading import read_capture
+from auditor.evidence.room import check_room
+from auditor.evidence.splits import split_capture
 from auditor.plan import Plan
 from auditor.progress import Progress
-from auditor.room import check_room
-from auditor.splits import split_capture
 from auditor.workers import one_thread_a_job, release_memory
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from auditor.capture import Capture
+from auditor.evidence.capture import Capture
 from splitwire.errors import BundleError
 from splitwire.settings import flatten
 
