@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
@@ -28,16 +28,16 @@ from splitwire.errors import SettingsError
 from tln.cache import SplitCache
 from tln.context import StepContext, row_lengths_of
 from tln.crossing import Crossing
+from tln.generation import SplitGenerationMixin
+from tln.model_inputs import check_length, check_positions, past_length, refuse_outputs
 from tln.pipeline import FramePipeline
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, Part, parts_of
 from tln.session import StackSettings
 from tln.texts import TextLog
 from tln.told import PassTruth, pass_truth
 
-_REFUSED_OUTPUTS = ("output_hidden_states", "output_attentions")
 
-
-class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+class SplitModelForCausalLM(PreTrainedModel, SplitGenerationMixin):  # type: ignore[no-untyped-call]
     """Head and tail of a causal language model around a crossing. Lives on the trusted node."""
 
     main_input_name = "input_ids"
@@ -109,14 +109,14 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         """
         if input_ids is None:
             raise SettingsError("input_ids is missing", remedy="pass token ids; embeddings as input cannot be split")
-        _refuse_outputs(kwargs)
+        refuse_outputs(kwargs)
         if cache is None and use_cache:
             cache = self.new_cache()
         parts = self._parts(input_ids, attention_mask, position_ids, cache)
         told = self._told(input_ids, attention_mask, cache, labels, documents)
         if not parts[0].row_lengths and not (cache is not None and cache.has_padding):
             attention_mask = None  # nothing is masked: each part would find that out again at every step
-        past = _past_length(cache)
+        past = past_length(cache)
         normed_parts = []
         for part in parts:
             rows = slice(part.start, part.end)
@@ -136,27 +136,6 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=cache)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers. What the call leaves unused on the other side is freed before it returns.
-
-        With `texts`, each prompt is a document of the truth, and its answer is told at the end.
-        """
-        inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        try:
-            if self.texts is not None and inputs is not None and kwargs.get("documents") is None:
-                documents = self.texts.begin(len(inputs))
-                output = super().generate(*args, **kwargs, documents=documents)
-                settings = kwargs.get("generation_config") or self.generation_config
-                self.texts.end_generation(documents, inputs, output, {**settings.to_dict(), **kwargs})
-            else:
-                output = super().generate(*args, **kwargs)
-        finally:
-            own, self._own_cache = self._own_cache, None
-        if own is not None and isinstance(output, torch.Tensor):
-            own.release()  # now, and not when the last frame that an error has seen lets go of it
-        self.crossing.flush()
-        return output
 
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding, which is here."""
@@ -205,13 +184,8 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         cache: SplitCache | None,
     ) -> list[Part]:
         """The parts in which this pass crosses. Everything is checked here, before a step is reserved or rows exist."""
-        past, (num, num_new) = _past_length(cache), input_ids.shape
-        most = int(self.config.max_position_embeddings)
-        if past + num_new > most:
-            raise SettingsError(
-                f"{past} cached and {num_new} new positions exceed the model's {most}",
-                remedy="pass a shorter prompt, or ask for fewer new tokens",
-            )
+        past, (num, num_new) = past_length(cache), input_ids.shape
+        check_length(past, num_new, int(self.config.max_position_embeddings))
         if position_ids is not None:
             check_positions(position_ids, attention_mask, past)
         if cache is None or past == 0:
@@ -242,7 +216,7 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
             documents = self.texts.begin(len(input_ids))
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             self.texts.end_batch(documents, mask, input_ids)
-        return pass_truth(input_ids, attention_mask, _past_length(cache), labels, documents)
+        return pass_truth(input_ids, attention_mask, past_length(cache), labels, documents)
 
     def _context(self, part: Part, cache: SplitCache | None, told: PassTruth | None) -> StepContext:
         """What this part of a pass is, under a step of its own."""
@@ -257,85 +231,3 @@ class SplitModelForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[n
         if told is not None:
             told.tell(context, part)
         return context
-
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: Any,
-        model_kwargs: dict[str, Any],
-        generation_mode: Any,  # noqa: ARG002 - transformers' signature
-        batch_size: int,
-        max_cache_length: int,
-    ) -> bool:
-        """Gives `generate` a cache in three places; the other kinds of transformers know of one only.
-
-        SettingsError, before anything crosses, for one that the session would refuse in the middle.
-        """
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise SettingsError(
-                f"cache_implementation {generation_config.cache_implementation!r} cannot be split",
-                remedy="leave it out; the cache of the split model grows as needed",
-            )
-        given = model_kwargs.get("cache")
-        if given is not None:
-            _past_length(given)
-            given._is_user_defined = True  # noqa: SLF001 - how transformers marks a cache that outlives the call
-        elif generation_config.use_cache is not False:
-            times = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-            self._check_limits(batch_size * times, max_cache_length)
-            model_kwargs["cache"] = self._own_cache = self.new_cache()
-            if generation_config.is_assistant:
-                model_kwargs["cache"].activate_past_recording()
-        return True
-
-    def _check_limits(self, num_sequences: int, num_positions: int) -> None:
-        if self._limits is None:
-            return
-        for name, needed, most in (
-            ("max_cache_sequences", num_sequences, self._limits.max_cache_sequences),
-            ("max_cache_positions", num_positions, self._limits.max_cache_positions),
-        ):
-            if needed > most:
-                raise SettingsError(
-                    f"the generation may take {needed} of stack.{name}, {most}",
-                    remedy=f"lower max_new_tokens or the batch, or raise stack.{name}",
-                )
-
-
-def check_positions(position_ids: torch.Tensor, mask_BT: torch.Tensor | None, past: int) -> None:
-    """SettingsError unless positions [B or 1, T] count along the row, with or without its padding.
-
-    The untrusted node counts positions itself: with rotary embeddings a row that starts elsewhere is the same row, but
-    positions that jump or start again are not.
-    """
-    num_new = position_ids.shape[-1]
-    counted = torch.arange(past, past + num_new, device=position_ids.device)
-    if bool((position_ids == counted).all()):
-        return
-    if mask_BT is not None and mask_BT.ndim == 2:
-        real = mask_BT[:, -num_new:] != 0
-        expected = mask_BT.long().cumsum(-1)[:, -num_new:] - 1
-        if bool((position_ids.expand_as(expected) == expected)[real].all()):
-            return
-    raise SettingsError(
-        "position_ids do not count along the row; positions do not cross and cannot be followed",
-        remedy="leave position_ids out; do not pack several documents into one row",
-    )
-
-
-def _past_length(cache: SplitCache | None) -> int:
-    if cache is None:
-        return 0
-    if not isinstance(cache, SplitCache):
-        raise SettingsError(
-            f"cache is a {type(cache).__name__}, which knows of one place only",
-            remedy="leave it out, or pass the model's new_cache()",
-        )
-    return cache.get_seq_length()
-
-
-def _refuse_outputs(kwargs: dict[str, Any]) -> None:
-    for name in _REFUSED_OUTPUTS:
-        if kwargs.pop(name, None):
-            raise SettingsError(f"{name} is set; the delegated layers' states are not here", remedy=f"leave {name} out")
-    if kwargs.pop("inputs_embeds", None) is not None:
-        raise SettingsError("inputs_embeds is set", remedy="pass input_ids; the head embeds them")

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from splitwire.errors import SettingsError, StateError, UnavailableError
 from tln.context import NO_LABEL, StepContext, row_lengths_of
-from tln.model import check_positions
+from tln.model_inputs import check_positions
 from tln.session import StackSettings
 
 
