@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from splitwire.errors import PkiError
@@ -42,9 +44,20 @@ def replace_private_file(path: Path, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Writes beside the target, syncs, renames over it, and syncs the folder. OSError passes through."""
+    with file_beside(path) as beside:
+        beside.touch(mode, exist_ok=False)
+        beside.write_bytes(content)
+
+
+@contextmanager
+def file_beside(path: Path) -> Iterator[Path]:
+    """A new name beside the target. The file that the block makes there is synced and renamed over the target when the
+    block ends well, and removed when it does not. OSError passes through.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        _write_and_sync(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), content)
+        yield beside
+        _sync(beside, os.O_RDONLY)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -53,11 +66,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Makes renames in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def read_file(path: Path) -> bytes:
@@ -66,6 +75,14 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise PkiError(f"{path} cannot be read: {error.strerror}", remedy="check the path") from None
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_and_sync(descriptor: int, content: bytes) -> None:

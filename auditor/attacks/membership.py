@@ -121,7 +121,7 @@ def _losses(model: PublicModel, returned_BTH: torch.Tensor, labels_BT: torch.Ten
 def _with_weights(middle: MiddleModel, state: State, facts: dict[str, Any]) -> MiddleModel:
     """A copy of the delegated layers with the snapshot's parameters, or with its adapters merged in."""
     own = copy.deepcopy(middle).float()
-    tensors = {name.removeprefix(_PARAMETER): value for name, value in state.items() if name.startswith(_PARAMETER)}
+    tensors = _parameters(state)
     parameters = dict(own.body.named_parameters())
     with torch.no_grad():
         for name, value in tensors.items():
@@ -158,10 +158,13 @@ def _measure_frames(view: MembershipView, progress: Progress) -> FloatArray:
 def _network(view: MembershipView, state: State) -> GramNetwork:
     settings = stack_pb2.GramSettings(**{name: view.facts[name] for name in _GRAM_FIELDS})
     network = GramNetwork(settings, torch.Generator().manual_seed(0))
-    network.load_state_dict(
-        {n.removeprefix(_PARAMETER): torch.from_numpy(v) for n, v in state.items() if n.startswith(_PARAMETER)}
-    )
+    network.load_state_dict({name: torch.from_numpy(value) for name, value in _parameters(state).items()})
     return network
+
+
+def _parameters(state: State) -> dict[str, FloatArray]:
+    """The weights of a snapshot by their own names, without the moments."""
+    return {name.removeprefix(_PARAMETER): state[name] for name in state if name.startswith(_PARAMETER)}
 
 
 def _reaction(first: GramNetwork, last: GramNetwork, way: torch.Tensor, frame_RD: torch.Tensor) -> list[float]:

@@ -11,7 +11,7 @@ Shapes: C candidates, F frames or texts, R rows, D width, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,13 @@ from auditor.evidence.splits import TRAIN
 from auditor.plan import Plan
 from auditor.public_model import PublicModel, find_public_model
 from auditor.views.base import NotMeasurableError
-from auditor.views.trajectory import snapshot_bundles
+from auditor.views.snapshots import snapshot_bundles
 from auditor.views.units import UnitKey
 from splitwire.bundles import SnapshotBundle
 
 MAX_TEXTS = 2
 """Texts or frames of one candidate that are read."""
-State = dict[str, NDArray[Any]]
+State = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,6 @@
 """What the untrusted node's own weights and optimizer did between two snapshots (stateful_remote_state).
 
-An interval lies between two snapshots of a session. Of every trained tensor it holds the change of the weights, and the
-mean gradient and mean squared gradient that AdamW's moments give away: m' = b^n m + (1 - b^n) g over n steps, so g is
-known exactly for n = 1 and as a weighted mean else. Large tensors are sketched: every column is the sum of some
-coordinates with signs, drawn from the plan's seed, so a sketch of a sum is the sum of sketches.
+An interval lies between two snapshots of a session; what changed in it is sketched (views/snapshots.py).
 
 The answer of an interval is whether the documents that trained in it have more of a private property than the median
 interval. The property is computed from the documents of one split at a time: an attacker who is told it for the train
@@ -14,7 +11,7 @@ Shapes: I intervals, S sketch columns of all tensors, T tensors, E answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,14 +23,11 @@ from auditor.evidence.splits import SELECT, TEST, TRAIN
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.views.base import FloatArray, NotMeasurableError
+from auditor.views.snapshots import intervals_of, snapshot_bundles
 from auditor.views.units import UnitKey
 from splitwire.bundles import SnapshotBundle
-from splitwire.errors import BundleError
 
 FEWEST_INTERVALS = 8
-_SKETCH_COLUMNS = 32
-_PARAMETER, _FIRST, _SECOND = "parameter.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."
-_BETAS = {"beta1": 0.9, "beta2": 0.999}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,26 +88,12 @@ class Trajectory:
     interval_of_item: Integers
 
 
-def snapshot_bundles(material: Material) -> list[SnapshotBundle]:
-    """The complete snapshot bundles among the evidence. NotMeasurableError when there are none."""
-    given = [source for source in material.sources if isinstance(source, SnapshotBundle)]
-    complete = [bundle for bundle in given if bundle.is_complete]
-    if not given:
-        raise NotMeasurableError(
-            "no snapshots of the untrusted node's state: run `ucn serve --snapshot-every N --snapshot-folder DIR` and "
-            "give the session's folder as a further bundle"
-        )
-    if not complete:
-        raise NotMeasurableError("the snapshots are incomplete: end the session, so that its manifest is written")
-    return complete
-
-
 def read_trajectory(material: Material, family: str, plan: Plan, progress: Progress) -> Trajectory:
     """Every interval of every snapshotted session, without answers."""
     parts, offset = [], 0
     intervals = np.full(len(material.capture.items), -1, dtype=np.int64)
     for number, bundle in enumerate(snapshot_bundles(material)):
-        rows = list(_intervals(bundle, plan.split.seed, progress))
+        rows = list(intervals_of(bundle, plan.split.seed, progress))
         parts += [(number, *row) for row in rows]
         _place(material.capture, bundle, offset, intervals)
         offset += len(rows)
@@ -205,78 +185,6 @@ def _place(capture: Capture, bundle: SnapshotBundle, offset: int, intervals: Int
     if len(steps):
         found = steps[capture.step_of_items()]
         intervals[found >= 0] = found[found >= 0]
-
-
-def _intervals(
-    bundle: SnapshotBundle, seed: int, progress: Progress
-) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, Integers]]:
-    """Sketches of one interval after the other, and the tensor of each column."""
-    optimizer = bundle.head.optimizer if bundle.head is not None else {}
-    beta1, beta2 = (optimizer.get(name, usual) for name, usual in _BETAS.items())
-    sketch: _Sketch | None = None
-    before: Mapping[str, FloatArray] = {}
-    for number, entry in enumerate(bundle.entries):
-        progress("reading snapshots", number, len(bundle.entries))
-        now = bundle.tensors(entry)
-        _check(now, before, bundle)
-        if number:
-            names = sorted(name.removeprefix(_PARAMETER) for name in now if name.startswith(_PARAMETER))
-            sketch = sketch or _Sketch([now[_PARAMETER + name].size for name in names], seed)
-            count = entry.optimizer_step - bundle.entries[number - 1].optimizer_step
-            weights = [_difference(now, before, _PARAMETER + name, 1.0) for name in names]
-            gradient = [_difference(now, before, _FIRST + name, beta1**count) for name in names]
-            squared = [_difference(now, before, _SECOND + name, beta2**count) for name in names]
-            yield sketch.of(weights), sketch.of(gradient), sketch.of(squared), sketch.tensor
-        before = now
-
-
-def _check(now: Mapping[str, FloatArray], before: Mapping[str, FloatArray], bundle: SnapshotBundle) -> None:
-    """BundleError for what the untrusted node cannot have trained: other tensors than before, or no numbers."""
-    shapes = [
-        {name: values.shape for name, values in one.items() if name.startswith(_PARAMETER)} for one in (before, now)
-    ]
-    same = not before or shapes[0] == shapes[1]
-    moments = {
-        name.partition(prefix)[2]: v for prefix in (_FIRST, _SECOND) for name, v in now.items() if prefix in name
-    }
-    fit = all(values.shape == shapes[1].get(_PARAMETER + name) for name, values in moments.items())
-    if not (same and fit and shapes[1] and all(np.isfinite(values).all() for values in now.values())):
-        raise BundleError(
-            f"the snapshots in {bundle.folder} hold other tensors from one to the next, or values that are not finite",
-            remedy="snapshot again; an untrusted node wrote them",
-        )
-
-
-def _difference(now: Mapping[str, FloatArray], before: Mapping[str, FloatArray], name: str, keep: float) -> FloatArray:
-    """What was added since: now - keep * before, over 1 - keep for a moment; moments start from nothing."""
-    new = now[name].astype(np.float64).reshape(-1) if name in now else np.zeros(0)
-    old = before[name].astype(np.float64).reshape(-1) if name in before else np.zeros(new.shape)
-    return (new - keep * old) / (1.0 if keep in (0.0, 1.0) else 1 - keep)
-
-
-class _Sketch:
-    """Signed sums of coordinates: at most so many columns a tensor; a small tensor keeps its coordinates."""
-
-    def __init__(self, sizes: Sequence[int], seed: int) -> None:
-        self._plans = []
-        columns = []
-        for number, size in enumerate(sizes):
-            generator = np.random.default_rng([seed, number])
-            width = min(size, _SKETCH_COLUMNS)
-            exact = size <= _SKETCH_COLUMNS
-            bucket = np.arange(size) if exact else generator.integers(width, size=size)
-            sign = np.ones(size) if exact else generator.choice([-1.0, 1.0], size=size)
-            self._plans.append((bucket, sign, width))
-            columns.append(np.full(width, number))
-        self.tensor: Integers = np.concatenate(columns).astype(np.int64)
-
-    def of(self, tensors: Sequence[FloatArray]) -> FloatArray:
-        """The columns [S] of these tensors."""
-        parts = [
-            np.bincount(bucket[: len(values)], weights=sign[: len(values)] * values, minlength=width)
-            for values, (bucket, sign, width) in zip(tensors, self._plans, strict=True)
-        ]
-        return np.concatenate(parts)
 
 
 def _means(trajectory: Trajectory, values: FloatArray, document: Integers, used: Flags, count: int) -> FloatArray:

@@ -10,7 +10,13 @@ from splitwire.bundles.manifest import HopCount, Manifest
 from splitwire.bundles.reader import Bundle, open_bundle
 from splitwire.bundles.recorder import Recorder
 from splitwire.bundles.records import RecordedFrame, WireRecord, frame_digest, hop_name
-from splitwire.bundles.snapshots import SnapshotBundle, SnapshotWriter, is_snapshot_bundle, open_snapshots
+from splitwire.bundles.snapshots import (
+    SnapshotBundle,
+    SnapshotTensors,
+    SnapshotWriter,
+    is_snapshot_bundle,
+    open_snapshots,
+)
 from splitwire.bundles.texts import TextTruth
 from splitwire.bundles.truth import TRUTH_FILE, Document, Truth, TruthRecord, TruthWriter, read_truth
 from splitwire.bundles.verify import VerifyReport, verify_bundle
@@ -26,6 +32,7 @@ __all__ = [
     "RecordedFrame",
     "Recorder",
     "SnapshotBundle",
+    "SnapshotTensors",
     "SnapshotWriter",
     "TextTruth",
     "Truth",

@@ -19,6 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from splitwire.bundles.manifest import (
 )
 from splitwire.bundles.writer import make_empty_folder
 from splitwire.errors import BundleError, RecordingError
-from splitwire.private_files import replace_file
+from splitwire.private_files import file_beside
 
 SNAPSHOT_FORMAT = "splitwire-snapshots"
 SNAPSHOT_VERSION = 1
@@ -112,21 +113,26 @@ class SnapshotWriter:
         self._files: dict[str, FileEntry] = {}
 
     def write(self, tensors: Mapping[str, Array], *, optimizer_step: int, last_step: int) -> None:
-        """Adds one snapshot, whole or not at all."""
+        """Adds one snapshot, whole or not at all. Takes no memory beside the tensors."""
         metadata = {
             "session_hash": self._session_hash,
             "optimizer_step": str(optimizer_step),
             "last_step": str(last_step),
         }
-        content = safetensors.numpy.save({name: np.asarray(t, order="C") for name, t in tensors.items()}, metadata)
-        name = f"step-{optimizer_step:08d}.safetensors"
+        arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+        path = self.folder / f"step-{optimizer_step:08d}.safetensors"
         try:
-            replace_file(self.folder / name, content, mode=0o600)
-        except OSError as error:
+            with file_beside(path) as beside:
+                safetensors.numpy.save_file(arrays, beside, metadata)
+                beside.chmod(0o600)
+                with beside.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except (OSError, SafetensorError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise RecordingError(
-                f"snapshot {name} cannot be written to {self.folder}: {error.strerror}", remedy="free the disk"
+                f"snapshot {path.name} cannot be written to {self.folder}: {why}", remedy="free the disk"
             ) from None
-        self._files[name] = FileEntry(hashlib.sha256(content).hexdigest(), len(content))
+        self._files[path.name] = FileEntry(digest, path.stat().st_size)
 
     def close(self, num_dropped: int = 0) -> None:
         """Writes the manifest; from then on the bundle is complete."""
@@ -196,12 +202,40 @@ class SnapshotBundle:
         """None."""
         return iter(())
 
-    def tensors(self, entry: SnapshotEntry) -> dict[str, Array]:
-        """The tensors of one snapshot. BundleError when the file cannot be read."""
+    def tensors(self, entry: SnapshotEntry) -> SnapshotTensors:
+        """The tensors of one snapshot, read when they are asked for. BundleError when the file cannot be read."""
+        return SnapshotTensors(entry.path)
+
+
+class SnapshotTensors(Mapping[str, Array]):
+    """The tensors of one file by name. Each is read when it is asked for, and none is kept: a snapshot may be larger
+    than what an audit can hold. BundleError when the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._opened() as file:
+            self.shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.shapes:
+            raise KeyError(name)
+        with self._opened() as file:
+            return np.asarray(file.get_tensor(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
         try:
-            return safetensors.numpy.load_file(entry.path)
+            with safe_open(self._path, framework="np") as file:
+                yield file
         except (OSError, SafetensorError, KeyError, ValueError):
-            raise _unreadable(entry.path) from None
+            raise _unreadable(self._path) from None
 
 
 def is_snapshot_bundle(folder: Path) -> bool:

@@ -95,7 +95,7 @@ def test_a_disk_that_fails_or_is_slow_does_not_end_training(
     def fail(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("splitwire.bundles.snapshots.replace_file", fail)
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
     running = start_server(snapshots=SnapshotSettings(every_steps=1, folder=tmp_path / "s"))
     client = connect(running)
     session = client.open(kit.gram_request()).session_id

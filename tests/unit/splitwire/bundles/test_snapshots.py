@@ -55,6 +55,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     tensors = bundle.tensors(bundle.entries[1])
     assert tensors["parameter.gain"].shape == ()
     assert tensors["parameter.gain"] == 2.0
+    assert tensors.shapes == {"parameter.gain": (), "parameter.w": (2, 3)}
+    with pytest.raises(KeyError):
+        tensors["parameter.none"]
+    bundle.entries[1].path.unlink()
+    with pytest.raises(BundleError, match="is not a snapshot"):
+        tensors["parameter.gain"]
 
 
 def test_a_signed_bundle_names_its_signer(tmp_path: Path, keys: Path) -> None:
@@ -102,7 +108,7 @@ def test_a_folder_is_used_once_and_a_full_disk_is_told(tmp_path: Path, monkeypat
     def fail(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("splitwire.bundles.snapshots.replace_file", fail)
+    monkeypatch.setattr("splitwire.private_files.os.fsync", fail)
     with pytest.raises(RecordingError, match="No space left"):
         writer.write({"parameter.w": np.ones(2, np.float32)}, optimizer_step=0, last_step=0)
     assert list((tmp_path / "t").iterdir()) == []
