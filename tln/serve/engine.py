@@ -1,39 +1,26 @@
 """Continuous batching: one thread that takes all texts a step further, as many as are ready, and lets them come and go.
 
-    answers of the untrusted node -> tail of all -> next tokens -> head of all -> each on its own link, all under way
-
-A text whose prompt is long goes through in parts, at most `prefill_positions` new rows of all such texts a step, so
-that the others go on. A text that was cancelled leaves when its frame is back, and its remote cache is freed before its
-link takes another. What fails ends its own text and no other.
-
-Any thread may call `submit`, `cancel`, `drain` and `stop`; all else happens on the engine's thread.
+Any thread may call what is here; what the engine's thread does to the texts is in tln.serve.batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
-from splitwire.errors import InternalError, LimitError, PeerError, RecordingError
+from splitwire.errors import InternalError
 from splitwire.logging import get_logger
 from tln.serve.active import ActiveText, Reader
 from tln.serve.admission import Admission
+from tln.serve.batch import Batch
 from tln.serve.errors import from_failure, stopping
 from tln.serve.inbox import Inbox
 from tln.serve.layers import LocalLayers
-from tln.serve.links import Link, LinkPool, OpeningError
+from tln.serve.links import LinkPool
 from tln.serve.metrics import ServeMetrics
-from tln.serve.pace import Pace
 from tln.serve.prompts import TextRequest
-from tln.serve.sessions import Passage, Session
 from tln.serve.settings import ServeSettings
 from tln.texts import TextLog
 
@@ -54,21 +41,17 @@ class Engine:
         metrics: ServeMetrics,
         texts: TextLog | None = None,
     ) -> None:
-        self._layers = layers
         self._links = links
         self._tokenizer = tokenizer
         self.ends = ends
-        self._prefill_positions = prefill_positions
-        self._metrics = metrics
-        self._texts = texts
         self._inbox = Inbox()
-        self._waiting: deque[ActiveText] = deque()
-        self._running: list[ActiveText] = []
-        self._pace = Pace()
         self._is_stopped = False
         self._admission = Admission(settings.max_running + settings.max_waiting, settings.retry_after_seconds)
+        self.batch = batch = Batch(
+            layers, links, prefill_positions, metrics, texts, self._inbox.put, self._admission.give_back
+        )
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        metrics.watch(lambda: len(self._running), lambda: len(self._waiting), lambda: links.num_open)
+        metrics.watch(lambda: len(batch.running), lambda: len(batch.waiting), lambda: links.num_open)
 
     def start(self) -> None:
         """Begins to work."""
@@ -81,7 +64,7 @@ class Engine:
             return False
         if self._links.is_connected:
             return True
-        self._inbox.put(self._reconnect)
+        self._inbox.put(self.batch.reconnect)
         return False
 
     def submit(self, requests: Sequence[TextRequest], readers: Sequence[Reader]) -> list[ActiveText]:
@@ -91,12 +74,12 @@ class Engine:
             ActiveText(request, reader, self._tokenizer, self.ends)
             for request, reader in zip(requests, readers, strict=True)
         ]
-        self._inbox.put(partial(self._waiting.extend, texts))
+        self._inbox.put(partial(self.batch.waiting.extend, texts))
         return texts
 
     def cancel(self, texts: Sequence[ActiveText]) -> None:
         """Ends texts that nobody reads any more; those that are over are left alone."""
-        self._inbox.put(partial(self._cancel, texts))
+        self._inbox.put(partial(self.batch.cancel, texts))
 
     def drain(self, seconds: float) -> bool:
         """Refuses new texts from now on and waits for those there are; whether they ended in time."""
@@ -105,7 +88,7 @@ class Engine:
 
     def fail_all(self) -> None:
         """Ends all texts with an error: the time to drain is over."""
-        self._inbox.put(partial(self._fail_all, stopping()))
+        self._inbox.put(partial(self.batch.fail_all, stopping()))
 
     def stop(self) -> None:
         """Fails what still runs and ends the thread. The links stay with whoever made them."""
@@ -117,187 +100,16 @@ class Engine:
         try:
             while not self._is_stopped:
                 self._inbox.take(
-                    blocks=not any(self._idle()),
-                    patience_seconds=self._pace.patience_seconds,
-                    is_worth_waiting=self._is_worth_waiting,
+                    blocks=not self.batch.has_ready,
+                    patience_seconds=self.batch.patience_seconds,
+                    is_worth_waiting=self.batch.is_worth_waiting,
                 )
-                self._admit()
-                self._advance()
+                self.batch.advance()
         except Exception as error:  # noqa: BLE001 - a thread that dies in silence would leave its readers waiting
             _log.error("the engine failed", exc_info=True)
             self._admission.refuse(from_failure(error))
             self._stop(InternalError("the engine failed"))
 
-    def _is_worth_waiting(self) -> bool:
-        """Whether some answers are there and more of the same step are about to come."""
-        now = time.monotonic()
-        return any(text.returned is not None for text in self._running) and any(
-            text.is_under_way and text.num_new and not self._pace.is_late(now - text.sent_at) for text in self._running
-        )
-
-    def _idle(self) -> list[ActiveText]:
-        """Running texts that are ready to cross."""
-        return [text for text in self._running if not text.is_under_way and text.returned is None]
-
-    def _admit(self) -> None:
-        while self._waiting and (link := self._links.take()) is not None:
-            text = self._waiting.popleft()
-            text.begin(link, self._layers.new_caches())
-            self._running.append(text)
-            if self._texts is not None and text.document is None:
-                try:
-                    text.document = int(self._texts.begin(1)[0])
-                except RecordingError as error:
-                    self._leave(text, error)
-
-    def _advance(self) -> None:
-        if answered := [text for text in self._running if text.returned is not None]:
-            self._guarded(answered, self._finish_pass)
-        if ready := self._choose_ready():
-            self._guarded(ready, self._begin_pass)
-
-    def _guarded(self, texts: list[ActiveText], work: Callable[[list[ActiveText]], None]) -> None:
-        """A failure of the trusted layers, such as memory that is not there, ends the texts of the step alone."""
-        try:
-            work(texts)
-        except Exception as error:  # noqa: BLE001 - told to the texts
-            _log.error("a step failed", exc_info=True)
-            for text in texts:
-                if not text.is_under_way and text in self._running:
-                    self._leave(text, error)
-
-    def _choose_ready(self) -> list[ActiveText]:
-        """Texts that can cross: all that decode, and of the others as many as the step has room for."""
-        ready, room = [], self._prefill_positions
-        for text in self._idle():
-            if text.num_due > 1:
-                if room <= 0:
-                    continue
-                room -= text.num_due
-            ready.append(text)
-        return ready
-
-    def _begin_pass(self, texts: list[ActiveText]) -> None:
-        """Head of all, then each on its own way."""
-        tokens = [text.next_tokens(self._prefill_positions) for text in texts]
-        with self._metrics.timed("head", len(texts)):
-            rows = self._layers.head(tokens, [text.caches for text in texts])
-        for text, each, new in zip(texts, rows, tokens, strict=True):
-            past, is_reused = text.num_sent, text.link.is_open
-            text.note_sent(len(new))
-            text.link.do(partial(_carry, text, each, new, past), self._told(text, is_reused=is_reused))
-
-    def _told(self, text: ActiveText, *, is_reused: bool) -> Callable[[Future[torch.Tensor]], None]:
-        return lambda done: self._inbox.put(partial(self._on_return, text, done, is_reused=is_reused))
-
-    def _finish_pass(self, texts: list[ActiveText]) -> None:
-        """Tail of all, and the next token of those whose tokens have all crossed."""
-        rows = [text.take_returned() for text in texts]
-        wanted = [index for index, text in enumerate(texts) if not text.num_due]
-        with self._metrics.timed("tail", len(texts)):
-            logits = self._layers.tail(rows, [text.caches for text in texts], wanted)
-        for index, row in zip(wanted, logits, strict=True):
-            self._guarded([texts[index]], partial(self._choose, row))
-
-    def _choose(self, logits: torch.Tensor, texts: list[ActiveText]) -> None:
-        """The next token of one text."""
-        (text,) = texts
-        choice = text.choose(logits)
-        since = time.monotonic() - text.arrived_at if text.num_new == 1 else None
-        self._metrics.count_choice(is_near_tie=choice.is_near_tie, seconds_since_arrival=since)
-        if text.has_ended:
-            self._leave(text)
-
-    def _on_return(self, text: ActiveText, done: Future[torch.Tensor], *, is_reused: bool) -> None:
-        text.is_under_way = False
-        error = done.exception()
-        if error is None:
-            if text.num_new:
-                self._pace.note(time.monotonic() - text.sent_at)
-            text.returned, text.has_remote_cache = done.result(), True
-            if text.has_ended:  # it was cancelled
-                self._leave(text)
-        elif self._may_begin_again(text, error, is_reused=is_reused):
-            self._running.remove(text)
-            text.link.is_busy = False
-            text.was_tried = True
-            self._waiting.appendleft(text)
-        else:
-            self._leave(text, error.cause if isinstance(error, OpeningError) else error)
-
-    def _may_begin_again(self, text: ActiveText, error: BaseException, *, is_reused: bool) -> bool:
-        """Whether a text waits again: no room for one more session, or an idle session was found dead."""
-        if isinstance(error, OpeningError):
-            self._links.pause_opening()
-            return not text.has_ended and isinstance(error.cause, LimitError) and self._links.has_others(text.link)
-        is_gone = isinstance(error, PeerError) and not isinstance(error, LimitError)
-        return is_gone and is_reused and text.is_at_first_part and not (text.was_tried or text.has_ended)
-
-    def _leave(self, text: ActiveText, error: BaseException | None = None) -> None:
-        """Takes a text out of the batch; its link is free again when its remote cache is."""
-        if error is not None:
-            _log.warning("a text failed", error=type(error).__name__)
-            text.fail(error)
-        self._running.remove(text)
-        text.let_go()
-        self._over(text)
-        link = text.link
-        if text.has_remote_cache and link.is_open:
-            link.do(partial(_release, text.cache_id), lambda _: self._inbox.put(partial(_set_free, link)))
-        else:
-            _set_free(link)
-
-    def _over(self, text: ActiveText) -> None:
-        """What is done once for each text that was taken on."""
-        if self._texts is not None and text.document is not None and text.num_sent:
-            with contextlib.suppress(RecordingError):  # the next frame meets it, and stays here
-                self._texts.end(text.document, text.tokens, text.num_prompt)
-        self._metrics.count_text(text.outcome, text.num_prompt)
-        self._admission.give_back()
-
-    def _cancel(self, texts: Sequence[ActiveText]) -> None:
-        for text in texts:
-            if text.has_ended:
-                continue
-            text.cancel()
-            if text in self._waiting:
-                self._waiting.remove(text)
-                self._over(text)
-            elif not text.is_under_way:
-                self._leave(text)
-
-    def _reconnect(self) -> None:
-        link = self._links.take_for_reconnection()
-        if link is not None:
-            link.do(lambda _session: None, lambda _: self._inbox.put(partial(_set_free, link)))
-
-    def _fail_all(self, reason: Exception) -> None:
-        for text in tuple(self._waiting):
-            text.fail(reason)
-            self._waiting.remove(text)
-            self._over(text)
-        for text in tuple(self._running):
-            text.fail(reason)
-            if not text.is_under_way:
-                self._leave(text)
-
     def _stop(self, reason: Exception | None = None) -> None:
         self._is_stopped = True
-        self._fail_all(reason or stopping())
-        for text in self._running:
-            self._over(text)
-
-
-def _carry(text: ActiveText, rows: torch.Tensor, tokens: list[int], past: int, session: Session) -> torch.Tensor:
-    """On the link's thread, while the engine leaves the text alone."""
-    if not text.cache_id:
-        text.cache_id = session.crossing.new_cache_id()
-    return session.carry(Passage(rows, tokens, past, text.cache_id, text.document))
-
-
-def _release(cache_id: int, session: Session) -> None:
-    session.crossing.cache_release(cache_id)
-
-
-def _set_free(link: Link) -> None:
-    link.is_busy = False
+        self.batch.give_up(reason or stopping())

@@ -56,7 +56,7 @@ class Endpoint:
 
     def slow_down(self, seconds: float) -> None:
         """Each step takes so much longer from now on."""
-        layers = self.parts.engine._layers
+        layers = self.parts.engine.batch.layers
         tail = layers.tail
 
         def slowly(*arguments: Any) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Endpoint:
 
     def running(self) -> int:
         """Texts in the batch."""
-        return len(self.parts.engine._running)
+        return len(self.parts.engine.batch.running)
 
     def drain(self) -> None:
         """What SIGTERM does."""

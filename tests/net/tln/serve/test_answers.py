@@ -27,7 +27,7 @@ def streamed(client: Any, **options: Any) -> tuple[str, str | None]:
 def test_eight_at_once_answer_as_alone(endpoint: Any, unsplit: Any) -> None:
     """Of different lengths, some longer than a part of a prompt; half of them streamed. They share steps."""
     client, sizes = endpoint.client(), []
-    layers = endpoint.parts.engine._layers
+    layers = endpoint.parts.engine.batch.layers
     head = layers.head
 
     def counted(tokens: Any, caches: Any) -> Any:

@@ -146,7 +146,7 @@ def test_a_full_queue(start_node: Callable[..., Any], serve: Callable[..., Any])
     with ThreadPoolExecutor(2) as pool:
         asked = {"model": "tiny", "prompt": "x", "max_tokens": 20, "temperature": 0}
         kept = [pool.submit(client.completions.create, **asked) for _ in range(2)]
-        wait_until(lambda: endpoint.running() == 1 and len(endpoint.parts.engine._waiting) == 1)
+        wait_until(lambda: endpoint.running() == 1 and len(endpoint.parts.engine.batch.waiting) == 1)
         with pytest.raises(openai.RateLimitError) as raised:
             client.completions.create(**TEXT)
         assert [future.result().choices[0].finish_reason for future in kept] == ["length", "length"]

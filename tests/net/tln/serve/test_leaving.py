@@ -92,7 +92,7 @@ def test_a_text_that_waits_may_leave_too(start_node: Callable[..., Any], serve: 
         first = pool.submit(client.completions.create, model="tiny", prompt="x", max_tokens=30, temperature=0)
         wait_until(lambda: endpoint.running() == 1)
         with leaving(endpoint, b'{"model": "tiny", "prompt": "gone"}'):
-            wait_until(lambda: len(endpoint.parts.engine._waiting) == 1)
+            wait_until(lambda: len(endpoint.parts.engine.batch.waiting) == 1)
         wait_until(lambda: texts(endpoint, "cancelled") == 1)
         assert first.result().choices[0].finish_reason == "length"
 
