@@ -4,14 +4,18 @@ A ladder is one metric at one mode and amplitude; its rungs are coverages, and t
 break are rungs, not interpolated: the smallest coverage from which on every rung is found (or breaks the ceiling) in at
 least the plan's share of the repetitions. A coverage of 0 says that what is in the bundle already is found: its own
 limit is then not known from this bundle. None says that no rung was.
+
+Rungs and repetitions that cannot change onset and break are left out (search.py); every rung says how often it was
+read, and whether its outcome was read or inferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from auditor.calibration.base import Reading
+from auditor.calibration.search import Answers, Outcome, onset, outcomes
 from auditor.plan import DoseMode
 from auditor.results import Unit, finite
 from auditor.statistics.binomial import clopper_pearson
@@ -19,15 +23,21 @@ from auditor.statistics.binomial import clopper_pearson
 
 @dataclass(frozen=True)
 class Rung:
-    """One dose. Bounds of the share are exact (Clopper-Pearson), one-sided at the plan's alpha each."""
+    """One dose. Bounds of the share are exact (Clopper-Pearson), one-sided at the plan's alpha each, over all
+    repetitions of the plan: they hold whatever those that were not read would have given.
+    """
 
     coverage_ratio: float
     num_readings: int
+    """Repetitions that were read, 0 where none was."""
     num_detected: int
-    detected_ratio: float
+    detected_ratio: float | None
+    """Of the readings; None without any."""
     detected_lower_ratio: float
     detected_upper_ratio: float
+    detection: Outcome
     num_broken: int
+    breaking: Outcome
     values: tuple[float | None, ...]
     """What each repetition read, in the metric's unit."""
 
@@ -45,6 +55,11 @@ class Ladder:
     onset_coverage_ratio: float | None
     break_coverage_ratio: float | None
 
+    @property
+    def is_found(self) -> bool:
+        """Whether a dose was found with power, and one would have failed the check."""
+        return self.onset_coverage_ratio is not None and self.break_coverage_ratio is not None
+
 
 @dataclass(frozen=True)
 class Calibrated:
@@ -60,17 +75,34 @@ class Calibrated:
     ladders: tuple[Ladder, ...]
 
 
+def detections(readings: Mapping[float, Sequence[Reading]]) -> Answers:
+    """Whether each repetition found the leak, by coverage in ascending order."""
+    return [[reading.detected for reading in readings[coverage]] for coverage in sorted(readings)]
+
+
+def breaks(readings: Mapping[float, Sequence[Reading]]) -> Answers:
+    """Whether each repetition would have failed the check, by coverage in ascending order."""
+    return [[reading.breaks for reading in readings[coverage]] for coverage in sorted(readings)]
+
+
 def build_ladder(
     readings: Mapping[float, Sequence[Reading]],
     *,
     mode: DoseMode,
     amplitude_ratio: float,
+    repetitions: int,
     power_ratio: float,
     alpha: float,
 ) -> Ladder:
-    """The ladder of one metric from its readings by coverage."""
-    first = next(iter(readings.values()))[0]
-    rungs = tuple(_rung(coverage, readings[coverage], alpha) for coverage in sorted(readings))
+    """The ladder of one metric from its readings by coverage, of `repetitions` each as far as they were needed."""
+    first = next(found[0] for found in readings.values() if found)
+    coverages = sorted(readings)
+    detection = outcomes(detections(readings), repetitions, power_ratio)
+    breaking = outcomes(breaks(readings), repetitions, power_ratio)
+    rungs = tuple(
+        _rung(coverage, readings[coverage], repetitions, alpha, detection[number], breaking[number])
+        for number, coverage in enumerate(coverages)
+    )
     return Ladder(
         first.metric,
         first.unit,
@@ -78,31 +110,30 @@ def build_ladder(
         mode,
         amplitude_ratio,
         rungs,
-        _from_on(rungs, lambda rung: rung.num_detected / rung.num_readings >= power_ratio),
-        _from_on(rungs, lambda rung: rung.num_broken / rung.num_readings >= power_ratio),
+        _coverage(coverages, onset(detection)),
+        _coverage(coverages, onset(breaking)),
     )
 
 
-def _rung(coverage: float, readings: Sequence[Reading], alpha: float) -> Rung:
+def _rung(
+    coverage: float, readings: Sequence[Reading], repetitions: int, alpha: float, detection: Outcome, breaking: Outcome
+) -> Rung:
     detected = sum(reading.detected for reading in readings)
-    lower, upper = clopper_pearson(detected, len(readings), alpha)
+    lower, _ = clopper_pearson(detected, repetitions, alpha)
+    _, upper = clopper_pearson(detected + repetitions - len(readings), repetitions, alpha)
     return Rung(
         coverage,
         len(readings),
         detected,
-        detected / len(readings),
+        detected / len(readings) if readings else None,
         lower,
         upper,
+        detection,
         sum(reading.breaks for reading in readings),
+        breaking,
         tuple(finite(reading.value) for reading in readings),
     )
 
 
-def _from_on(rungs: Sequence[Rung], holds: Callable[[Rung], bool]) -> float | None:
-    """The smallest coverage at and above which every rung holds."""
-    found = None
-    for rung in reversed(rungs):
-        if not holds(rung):
-            break
-        found = rung.coverage_ratio
-    return found
+def _coverage(coverages: Sequence[float], rung: int | None) -> float | None:
+    return None if rung is None else coverages[rung]

@@ -1,8 +1,9 @@
 """One calibration from start to end: every attack of a plan on every family, at every dose, several times.
 
 Repetition r splits the documents with the plan's seed + r and doses with that seed: repetition 0 without a dose is the
-audit's own reading, but for the limits of `[calibration]` (frames, restarts), which bound the cost. The result holds no
-time: the same bundles, plan and software give the same bytes.
+audit's own reading, but for the limits of `[calibration]` (frames, restarts), which bound the cost. Doses that cannot
+change an onset or a break are not read (search.py). The result holds no time: the same bundles, plan and software give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 import splitwire
 from auditor.attacks import ATTACKS
 from auditor.battery import plan_pairs
-from auditor.calibration import INSTRUMENTS, Dose, Instrument, Reading
-from auditor.calibration.base import modes_of
-from auditor.calibration.ladder import Calibrated, Ladder, build_ladder
+from auditor.calibration import INSTRUMENTS, Instrument
+from auditor.calibration.ladder import Calibrated
+from auditor.calibration.readings import DoseReading, Ladders
 from auditor.evidence.inputs import evidence_digests, open_evidence
 from auditor.evidence.material import Material
 from auditor.evidence.opening import opened_material
 from auditor.evidence.representation import representation
 from auditor.evidence.splits import split_capture
-from auditor.plan import DoseMode, Plan
+from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.public_text import auxiliary_digest
 from auditor.results import NotMeasured, plain
@@ -34,11 +35,10 @@ from splitwire.bundles.manifest import software_versions
 from splitwire.errors import BundleError
 from splitwire.settings import to_tree
 
-SCHEMA = "splitwire.calibration/1"
-PARTS_SCHEMA = "splitwire.calibration-parts/1"
-_KINDS: dict[str, type[Any]] = {"calibrated": Calibrated, "not_calibrated": NotMeasured}
+SCHEMA = "splitwire.calibration/2"
+PARTS_SCHEMA = "splitwire.calibration-parts/2"
+_KINDS: dict[str, type[Any]] = {"calibrated": Calibrated, "not_calibrated": NotMeasured, "reading": DoseReading}
 Part = Calibrated | NotMeasured
-_Column = tuple[DoseMode, float]
 
 
 def run_calibration(
@@ -91,32 +91,25 @@ def bounded(plan: Plan) -> Plan:
     return replace(plan, probe=replace(plan.probe, max_frames=frames, restarts=restarts))
 
 
-def calibrate(attack_name: str, family: str, material: Material, plan: Plan, progress: Progress) -> Part:
-    """All ladders of one attack on one family."""
+def calibrate(attack_name: str, family: str, material: Material, plan: Plan, store: Store, progress: Progress) -> Part:
+    """All ladders of one attack on one family. Finished readings are kept in `store` and taken from there."""
     attack, limited = ATTACKS[attack_name], bounded(plan)
     if attack.question not in INSTRUMENTS:
         return NotMeasured(attack_name, family, f"the question {attack.question!r} has no instrument")
-    columns: dict[_Column, dict[str, dict[float, list[Reading]]]] = {}
-    for repetition in range(plan.calibration.repetitions):
-        seed = plan.split.seed + repetition
-        again = replace(limited, split=replace(plan.split, seed=seed))
-        splits = split_capture(material.capture, again.split)
-        try:
-            instrument = INSTRUMENTS[attack.question](attack, replace(material, splits=splits), family, again)
-            for column, dose, readings in _read_all(instrument, plan, seed, repetition, progress):
-                for reading in readings:
-                    by_coverage = columns.setdefault(column, {}).setdefault(reading.metric, {})
-                    by_coverage.setdefault(0.0 if dose is None else dose.coverage_ratio, []).append(reading)
-        except NotMeasurableError as error:
-            return NotMeasured(attack_name, family, str(error))
+
+    def make(repetition: int) -> Instrument:
+        split = replace(plan.split, seed=plan.split.seed + repetition)
+        mine = replace(material, splits=split_capture(material.capture, split))
+        return INSTRUMENTS[attack.question](attack, mine, family, replace(limited, split=split))
+
+    try:
+        ladders = Ladders(f"{attack_name}/{family}", make, plan, store)
+        built = tuple(ladders.build(progress))
+    except NotMeasurableError as error:
+        return NotMeasured(attack_name, family, str(error))
+    instrument = ladders.instrument
     return Calibrated(
-        attack_name,
-        family,
-        attack.question,
-        instrument.carrier,
-        instrument.leak,
-        limited.probe.max_frames,
-        tuple(_ladders(columns, plan)),
+        attack_name, family, attack.question, instrument.carrier, instrument.leak, limited.probe.max_frames, built
     )
 
 
@@ -133,39 +126,5 @@ def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progr
             progress(f"{prefix}: {label}", done, total)
 
         labelled("starting", 0, 0)
-        part = calibrate(name, family, material, plan, labelled)
+        part = calibrate(name, family, material, plan, store, labelled)
         yield store.put(f"{name}/{family}", part, time.monotonic() - started)
-
-
-def _read_all(
-    instrument: Instrument, plan: Plan, seed: int, repetition: int, progress: Progress
-) -> Iterator[tuple[_Column, Dose | None, list[Reading]]]:
-    """Readings of every column (mode, amplitude) and coverage; no dose is read once, for all columns."""
-    settings = plan.calibration
-    amplitudes = sorted(set(settings.amplitudes)) if instrument.is_graded else [1.0]
-    columns = [(mode, amplitude) for mode in modes_of(instrument, settings.modes) for amplitude in amplitudes]
-    coverages = sorted(set(settings.coverages))
-    each = 1 + len(columns) * len(coverages)
-    total, done = each * settings.repetitions, each * repetition
-    progress(f"repetition {repetition + 1}, no dose", done, total)
-    undosed = instrument.read(None, seed)
-    for column in columns:
-        yield column, None, undosed
-    for mode, amplitude in columns:
-        for coverage in coverages:
-            done += 1
-            progress(f"repetition {repetition + 1}, {mode} in {coverage:.0%} of the {instrument.carrier}", done, total)
-            dose = Dose(coverage, amplitude, mode)
-            yield (mode, amplitude), dose, instrument.read(dose, seed)
-
-
-def _ladders(columns: dict[_Column, dict[str, dict[float, list[Reading]]]], plan: Plan) -> Iterator[Ladder]:
-    for (mode, amplitude), metrics in columns.items():
-        for readings in metrics.values():
-            yield build_ladder(
-                readings,
-                mode=mode,
-                amplitude_ratio=amplitude,
-                power_ratio=plan.calibration.power_ratio,
-                alpha=plan.statistics.alpha,
-            )

@@ -1,6 +1,7 @@
 """The plot of a dose ladder: how often a leak was found over the share of the carriers that had it, on a log scale.
 
-No dose stands apart, left of the axis' break. One line a mode, each rung with its exact interval.
+No dose stands apart, left of the axis' break. One line a mode, each rung that was read with its exact interval. A rung
+that was read in part, because a smaller dose is found, is a ring; one that was not read is a cross on the axis.
 """
 
 from __future__ import annotations
@@ -23,21 +24,31 @@ def dose_plot(ladders: Sequence[Mapping[str, Any]], power_ratio: float) -> str:
     parts = [*_frame(doses, low, high, power_ratio)]
     for number, ladder in enumerate(ladders):
         kind, shift = _KINDS[number % len(_KINDS)], 5 * number
-        points = [
+        read = [
             (_x(rung["coverage_ratio"], low, high) + shift, _y(rung["detected_ratio"]), rung)
             for rung in ladder["rungs"]
+            if rung["num_readings"]
         ]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, rung in points if rung["coverage_ratio"] > 0)
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, rung in read if rung["coverage_ratio"] > 0)
         parts.append(f'<polyline class="{"curve" if kind == "first" else kind}" points="{line}"/>')
-        for x, y, rung in points:
+        for x, y, rung in read:
             top, bottom = _y(rung["detected_upper_ratio"]), _y(rung["detected_lower_ratio"])
             parts.append(f'<line class="whisker" x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{bottom:.1f}"/>')
-            parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
+            part = "" if rung["detection"] in ("found", "missed") else " part"
+            parts.append(f'<circle class="{kind}{part}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
+        unread = [rung["coverage_ratio"] for rung in ladder["rungs"] if not rung["num_readings"]]
+        parts += [_cross(_x(coverage, low, high) + shift, kind) for coverage in unread]
         name = f"{ladder['mode']}, amplitude {ladder['amplitude_ratio']:g}"
         parts.append(f'<circle class="{kind}" cx="{_LEFT + 8 + 200 * number}" cy="12" r="5"/>')
         parts.append(svg.text(_LEFT + 18 + 200 * number, 16, name, "start"))
     title = f"share of repetitions in which {ladders[0]['metric']} finds a dose"
     return svg.drawing(_LEFT + _APART + _WIDTH + 16, _TOP + _HEIGHT + 46, title, parts)
+
+
+def _cross(x: float, kind: str) -> str:
+    """A rung that was not read."""
+    y = _TOP + _HEIGHT
+    return f'<path class="{kind} unread" d="M{x - 3:.1f},{y - 3} l6,6 m0,-6 l-6,6"/>'
 
 
 def _frame(doses: Sequence[float], low: float, high: float, power_ratio: float) -> list[str]:

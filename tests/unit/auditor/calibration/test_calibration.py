@@ -74,7 +74,7 @@ def test_an_onset_is_a_rung_from_which_on_every_rung_is_found() -> None:
             return Reading("m", "pp", 1.0, float(number), 0.0, 1.0, number < count, number < count - 1)
 
         readings = {rung / 10: [reading(n, count) for n in range(5)] for rung, count in enumerate(found)}
-        return build_ladder(readings, mode="invariant", amplitude_ratio=1.0, power_ratio=0.8, alpha=0.05)
+        return build_ladder(readings, mode="invariant", amplitude_ratio=1.0, repetitions=5, power_ratio=0.8, alpha=0.05)
 
     assert ladder(0, 5, 1, 4, 5).onset_coverage_ratio == 0.3
     assert ladder(0, 5, 1, 4, 5).break_coverage_ratio == 0.4
