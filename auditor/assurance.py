@@ -1,11 +1,13 @@
 """What a check needs besides its own number before it may pass: a dose ladder, a matched control, a twin.
 
-    calibration   a dose of its ladder was found with power, and one would have failed the check
+    calibration   a dose of its ladder was found with power, and one would have failed the check; and so it is in every
+                  mode that was dosed, by this attack or by another of the same question, family and metric
     control       the same attack finds the leak of a naked bundle of the same split
     twin          its result has a twin on shuffled answers
 
 Each that is missing is a reason of kind `instrument`, and a check that would pass is inconclusive. A check that failed
-stays as it is: its leak was found. What was found out stands beside every check either way.
+stays as it is: its leak was found. What was found out stands beside every check either way; a mode in which this attack
+finds nothing and another one does is among its words.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from dataclasses import replace
 
 from auditor.calibration.controls import NOTHING_TO_LEAK
 from auditor.calibration.files import Calibration
-from auditor.calibration.ladder import Ladder
+from auditor.calibration.ladder import Calibrated, Ladder
 from auditor.evidence.representation import Representation, difference
-from auditor.plan import Plan
+from auditor.plan import DoseMode, Plan
 from auditor.results import Check, DetectionLimit, MatchedControl, Reason, Result
 from auditor.words import NO_CONTROL, UNCALIBRATED
 
@@ -42,16 +44,19 @@ def _assured(
     controls: dict[tuple[str, str], MatchedControl] | None,
 ) -> Result:
     part = None if unfit or calibration is None else calibration.find(result.attack, result.family)
+    among = [] if part is None or calibration is None else _of_question(part, calibration)
     control = None if controls is None else controls.get((result.attack, result.family))
     checks = []
     for check in result.checks:
         ladders = [ladder for ladder in part.ladders if ladder.metric == check.metric] if part is not None else []
         limits = tuple(_limit(ladder, "" if part is None else part.carrier) for ladder in ladders)
         matched = None if control is None else control.found.get(check.metric)
-        texts = [unfit or _of_ladders(ladders), *_of_twin(result)]
+        blind, covered = _blind_modes(check.metric, ladders, among)
+        texts = [unfit or _of_ladders(ladders), *blind, *_of_twin(result)]
         if result.question not in NOTHING_TO_LEAK:
             texts.append(_of_control(check, control))
-        checks.append(_with_reasons(replace(check, limits=limits, matched_control=matched), texts))
+        told = replace(check, limits=limits, matched_control=matched, words=(*check.words, *covered))
+        checks.append(_with_reasons(told, texts))
     return replace(result, checks=tuple(checks))
 
 
@@ -78,9 +83,37 @@ def _of_ladders(ladders: Sequence[Ladder]) -> str:
         return f"{UNCALIBRATED}: the calibration has no ladder of it"
     if all(ladder.onset_coverage_ratio is None for ladder in ladders):
         return f"{UNCALIBRATED}: no dose of its ladder was found with power"
-    if all(ladder.break_coverage_ratio is None for ladder in ladders):
+    if not any(ladder.is_found for ladder in ladders):
         return f"{UNCALIBRATED}: no dose of its ladder would have failed it"
     return ""
+
+
+def _of_question(part: Calibrated, calibration: Calibration) -> list[Calibrated]:
+    """The attacks of the same question on the same family: the same leaks were put into what they read."""
+    return [
+        other for other in calibration.calibrated if (other.question, other.family) == (part.question, part.family)
+    ]
+
+
+def _blind_modes(metric: str, ladders: Sequence[Ladder], among: Sequence[Calibrated]) -> tuple[list[str], list[str]]:
+    """The modes that this check does not find while it finds another: reasons for those that no attack of the question
+    finds, and words for those that one does.
+    """
+    mine = {ladder.mode for ladder in ladders if ladder.is_found}
+    reasons, words = [], []
+    for mode in dict.fromkeys(ladder.mode for ladder in ladders if mine):
+        if mode in mine:
+            continue
+        finder = next((part.attack for part in among if _finds(part, metric, mode)), "")
+        if finder:
+            words.append(f"blind to the {mode} leak, which {finder} finds")
+        else:
+            reasons.append(f"{UNCALIBRATED}: no dose of the {mode} leak would have failed it, in no attack that asks this")
+    return reasons, words
+
+
+def _finds(part: Calibrated, metric: str, mode: DoseMode) -> bool:
+    return any(ladder.is_found for ladder in part.ladders if (ladder.metric, ladder.mode) == (metric, mode))
 
 
 def _of_twin(result: Result) -> list[str]:

@@ -318,4 +318,6 @@ BUILT_IN = {"default": Plan(), "quick": QUICK}
 
 def scope_line(plan: Plan) -> str:
     """What a verdict under this plan speaks of."""
-    return f"{', '.join(FAMILIES[name].title for name in plan.scope)}; {' and '.join(plan.compute_modes)} frames"
+    families = ", ".join(FAMILIES[name].title for name in plan.scope)
+    leaks = " and ".join(plan.calibration.modes)
+    return f"{families}; {' and '.join(plan.compute_modes)} frames; leaks of the {leaks} mode"

@@ -11,8 +11,8 @@ from deploy.demo.processes import Processes, free_port
 from splitwire.backbone import ModelSettings
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles
+from tln.connection import ConnectionSettings
 from tln.settings import TlnSettings
-from tln.transport import ConnectionSettings
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import torch
 from benchmarks.measure import Row, alternate, ratio_of_medians
 from benchmarks.nodes import Nodes
 from splitwire.backbone import identity
+from tln.connection import RecoverySettings
 from tln.context import StepContext
 from tln.crossing import Crossing
-from tln.recovery import RecoverySettings
 from tln.session import open_crossing, session_request
 from tln.transport import GrpcTransport
 

@@ -32,6 +32,7 @@ from splitwire.errors import SettingsError
 from splitwire.settings import settings_hash, to_tree
 from tln.adversaries import describe_adversaries
 from tln.crossing import Crossing
+from tln.exchanges import Transport
 from tln.gradient_policy import GradientPolicy, decoy_loss
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms import MechanismInputs
@@ -44,7 +45,7 @@ from tln.session import Continuation, SessionMode
 from tln.settings import TlnSettings
 from tln.topology.opening import links_of, opened, sessions_of
 from tln.topology.segments import RelayPipeline
-from tln.transport import GrpcTransport, Transport
+from tln.transport import GrpcTransport
 
 NO_DEFENCE = (
     "NO DEFENCE: frame.mechanisms is empty. Activations cross as they are, and whoever runs the untrusted node can "

@@ -33,10 +33,9 @@ from splitwire.frames import FrameLimits, encode_frame, payload_bytes, wire_dtyp
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
-from tln.recovery import Recovery
+from tln.exchanges import Route, Transport
 from tln.replay_window import ReplayWindow
 from tln.replies import control_reader, frame_reader, squared_norm
-from tln.transport import Route, Transport
 
 _MODES: dict[ComputeMode, stack_pb2.ComputeMode] = {
     "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
@@ -76,6 +75,16 @@ class Outgoing:
     like: torch.Tensor
     context: StepContext | None = None
     truth: RowTruth | None = None
+
+
+class Recovery(Protocol):
+    """Sends in as many sessions as it takes (tln.recovery)."""
+
+    def send(self, crossing: Crossing, outgoing: Outgoing, context: StepContext, /) -> torch.Tensor:
+        """The answer to a FORWARD frame."""
+
+    def deliver(self, crossing: Crossing, control: stack_pb2.Control, /) -> stack_pb2.ControlResult:
+        """Has a control message done."""
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tln.calibration import median_gradient_norm
 from tln.checkpoints import Checkpoints, SavedRun, check_resumable, read_checkpoint, run_hash, tensors_of
 from tln.connect import Connected, PolicyMaker, TrustedParts, connect
 from tln.corpus import Blocks, Membership, split_members
+from tln.exchanges import Transport
 from tln.gradient_policy import GradientPolicy, build_gradient_policy
 from tln.keys import RunKey
 from tln.ledger import Ledger, RowPrices, reasons_against
@@ -37,7 +38,6 @@ from tln.topology.opening import sessions_of
 from tln.topology.replicas import ReplicaCrossing
 from tln.train_settings import TrainSettings
 from tln.trainer import Trainer, TrainingText
-from tln.transport import Transport
 from tln.utility import Utility, compare, judge, split_losses
 
 Resume = Literal["never", "same_noise", "fresh_noise"]

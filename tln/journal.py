@@ -19,7 +19,7 @@ from pathlib import Path
 from splitwire.errors import RecordingError, StateError
 from splitwire.private_files import replace_private_file, sync_folder
 from splitwire.v1 import channels_pb2
-from tln.transport import Route
+from tln.exchanges import Route
 
 _FIELDS = 3
 _DIGEST_DIGITS = 64

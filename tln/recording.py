@@ -29,9 +29,9 @@ from splitwire.private_files import write_private_file
 from splitwire.sealing import load_sealing_public_key, load_signing_key, seal
 from tln.context import RowTruth, StepContext
 from tln.crossing import Crossing
+from tln.exchanges import Transport
 from tln.keys import RunKey
 from tln.texts import TextLog
-from tln.transport import Transport
 from tln.truth import record_truth
 
 RUN_KEY_FILE = "run-key.sealed"

@@ -17,44 +17,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
-from splitwire.errors import PeerError, SettingsError, UnavailableError
+from splitwire.errors import PeerError, UnavailableError
 from splitwire.logging import get_logger
 from splitwire.v1 import stack_pb2
+from tln.connection import RecoverySettings
 from tln.context import StepContext
+from tln.crossing import Crossing, Outgoing
 from tln.history import SessionHistory
 from tln.peer_errors import SessionLostError
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, parts_of
 
-if TYPE_CHECKING:
-    from tln.crossing import Crossing, Outgoing
-
 _log = get_logger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RecoverySettings:
-    """How a session for generation goes on after the untrusted node has lost it."""
-
-    attempts: int = 3
-    """New sessions that one step may open after the untrusted node lost the old one; 0 for none."""
-    history_bytes: int = 256 << 20
-    """Most bytes of sent rows that are kept for it, of all caches of a session."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 0:
-            raise SettingsError(f"connection.recovery.attempts is {self.attempts}", remedy="give 0 (off) or more")
-        if self.history_bytes < 1:
-            raise SettingsError(
-                f"connection.recovery.history_bytes is {self.history_bytes}",
-                remedy="give at least 1, or set connection.recovery.attempts = 0 to keep nothing",
-            )
 
 
 class Recovery:

@@ -17,20 +17,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from splitwire.errors import ReplayError, SettingsError
-
-if TYPE_CHECKING:
-    from tln.transport import Route
-
-DEFAULT_WINDOW = 256
+from splitwire.errors import ReplayError
+from tln.connection import DEFAULT_WINDOW
+from tln.exchanges import Route
 
 _LOOKED_AT = 1024
 _MIN_VALUES = 32
-_MAX_WINDOW = 1 << 16
 _ROUNDING = 0.05
 """Frames that differ by less than this part of their largest value are not told apart; int8 rounds by .004."""
 
@@ -68,12 +64,6 @@ class ReplayWindow:
         self._seen.move_to_end(digest)
         if len(self._seen) > self._size:
             self._seen.popitem(last=False)
-
-
-def check_window(size: int) -> None:
-    """SettingsError for a number out of range."""
-    if not 0 <= size <= _MAX_WINDOW:
-        raise SettingsError(f"connection.replay_window is {size}", remedy=f"use 0 (off) to {_MAX_WINDOW}")
 
 
 def _beginning(tensor: torch.Tensor) -> torch.Tensor:

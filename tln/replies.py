@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from splitwire.errors import FrameError
 from splitwire.frames import FrameAssembler, FrameLimits, TensorFrame, payload_bytes
 from splitwire.v1 import stack_pb2
-from tln.transport import Reader, Route
+from tln.exchanges import Reader, Route
 
 
 def frame_reader(route: Route, dtype: stack_pb2.WireDtype, shape: Sequence[int]) -> Reader[TensorFrame]:

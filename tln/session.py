@@ -20,10 +20,11 @@ from splitwire.errors import HandshakeError, SettingsError
 from splitwire.frames import FrameLimits, torch_dtype, wire_dtype, wire_dtype_name
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION
+from tln.connection import RecoverySettings
 from tln.crossing import Crossing, GradientPolicy
+from tln.exchanges import Transport
 from tln.prefill import DEFAULT_PREFILL_POSITIONS
-from tln.recovery import Recovery, RecoverySettings
-from tln.transport import Transport
+from tln.recovery import Recovery
 
 WireDtypeName = Literal["fp32", "bf16", "fp16", "int8"]
 SessionMode = Literal["inference", "training"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
 from tln.adversaries import AdversarySettings, check_adversaries
+from tln.connection import ConnectionSettings, check_connection
 from tln.corpus import CorpusSettings, check_corpus
 from tln.gradient_policy import GradientSettings, check_gradient, decoy_loss
 from tln.losses import LossSettings, check_loss
@@ -28,7 +29,6 @@ from tln.serve.settings import ServeSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.topology.settings import TopologySettings, check_topology
 from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
-from tln.transport import ConnectionSettings, check_connection
 
 
 @dataclass(frozen=True)

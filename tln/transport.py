@@ -4,7 +4,7 @@ Nothing here looks into a tensor. The bytes handed to `exchange` are the bytes t
 broken connection), and the bytes that observers see: protobuf serialisation is not canonical, so nothing is
 serialised twice.
 
-Refused: plaintext anywhere but on loopback. A peer's error becomes the matching class of splitwire.errors with the
+Refused: what tln.connection refuses. A peer's error becomes the matching class of splitwire.errors with the
 peer's remedy, cut to printable ASCII, because a peer's text is untrusted input.
 
 Invariants: exchanges are serial. After any failure the stream is dropped, and the next exchange attaches a new one
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 import stamina
@@ -28,100 +28,16 @@ from google.protobuf.message import DecodeError
 from splitwire import wire
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.bundles.records import Direction
-from splitwire.errors import FrameError, PeerError, SettingsError, StateError, UnavailableError
-from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
+from splitwire.errors import FrameError, PeerError, StateError, UnavailableError
 from splitwire.v1 import channels_pb2, stack_pb2
+from tln.connection import ConnectionSettings, check_connection, new_channel
+from tln.exchanges import Meter, Reader, Route, WireObserver
 from tln.peer_errors import ConnectionLostError, SessionLostError, from_rpc
-from tln.recovery import RecoverySettings
-from tln.replay_window import DEFAULT_WINDOW, check_window
 from tln.stream import ExchangeStream, Watch, Watchdog
 
 T = TypeVar("T")
-Reader = Callable[[stack_pb2.ExchangeResponse], T | None]
-"""Takes the responses of one exchange in order and gives the result with the last one, else None."""
-
-_CLOSE_TIMEOUT_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class ConnectionSettings:
-    """Where the untrusted node is, how it is authenticated, and how long to wait for it."""
-
-    address: str = "127.0.0.1:7431"
-    """host:port of the untrusted node, or of the auditor's tap in front of it."""
-    server_name: str = ""
-    """Name that its certificate must carry when it is not the host of the address."""
-    tls: TlsFiles | None = None
-    """CA, certificate and key of this node."""
-    insecure_loopback: bool = False
-    """Plaintext; refused for every address that is not loopback."""
-    connect_timeout_seconds: float = 15.0
-    """How long opening a session or a stream may take."""
-    step_timeout_seconds: float = 120.0
-    """How long one step may take, sending included."""
-    retry_attempts: int = 20
-    """How often one exchange is tried after the connection was lost; 0 for never."""
-    retry_seconds: float = 30.0
-    """How long these tries may take together."""
-    replay_window: int = DEFAULT_WINDOW
-    """How many answers are remembered, to refuse one that comes again for other rows; 0 for none."""
-    recovery: RecoverySettings = field(default_factory=RecoverySettings)
-
-    def __post_init__(self) -> None:
-        for name in ("connect_timeout_seconds", "step_timeout_seconds", "retry_seconds"):
-            if getattr(self, name) <= 0:
-                raise SettingsError(f"connection.{name} is {getattr(self, name)}", remedy="give a positive number")
-        if self.retry_attempts < 0:
-            raise SettingsError(f"connection.retry_attempts is {self.retry_attempts}", remedy="give 0 or more")
-        check_window(self.replay_window)
-
-
-WireObserver = Callable[[WireRecord], object]
-"""Is told of every message as it crosses, on the crossing's thread; a Recorder's `offer` is one. It must be quick."""
-
-
-class Transport(Protocol):
-    """What the crossing needs of a connection."""
-
-    observers: list[WireObserver]
-
-    @property
-    def session_hash(self) -> str:
-        """The hash by which logs and bundles name the session; "" before `open`."""
-
-    def open(self, request: stack_pb2.OpenSessionRequest) -> stack_pb2.OpenSessionResponse:
-        """Asks for the session; PeerError when it is refused."""
-
-    def exchange(self, messages: Sequence[bytes], route: Route, new_reader: Callable[[], Reader[T]]) -> T:
-        """Sends serialized ExchangeRequests and reads responses until the reader has its result."""
-
-    def close(self) -> None:
-        """Frees the session and the connection. Does not raise when the peer is gone."""
-
-
-@dataclass(frozen=True)
-class Route:
-    """Which step and hops an exchange belongs to, for observers and error texts."""
-
-    step: int
-    hop: channels_pb2.Hop
-    reply_hop: channels_pb2.Hop
-
-    def __str__(self) -> str:
-        return f"{channels_pb2.Hop.Name(self.hop).removeprefix('HOP_')} of step {self.step}"
-
-
 CONTROL = channels_pb2.HOP_CONTROL
-
-
-class Meter(Protocol):
-    """Is told how long exchanges take and which are sent again; the metrics of a run are one."""
-
-    def time_phase(self, phase: str, seconds: float, /) -> None:
-        """One exchange, by the hop that it answers: exchange_forward, exchange_backward or exchange_control."""
-
-    def count_retry(self) -> None:
-        """One exchange is sent again."""
+_CLOSE_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass
@@ -139,7 +55,7 @@ class GrpcTransport:
         self._session_hash = ""
         self._is_lost = False
         self._is_abandoned = False
-        self._channel = _new_channel(self.settings)
+        self._channel = new_channel(self.settings)
         self._stream: ExchangeStream | None = None
         self._watchdog = Watchdog()
 
@@ -313,48 +229,12 @@ class GrpcTransport:
     def _renew_channel(self) -> None:
         # Python gRPC clients cannot reload certificates in place, so a new channel also picks up renewed ones.
         self._channel.close()
-        self._channel = _new_channel(self.settings)
+        self._channel = new_channel(self.settings)
 
     def _drop_stream(self) -> None:
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
-
-
-def check_connection(settings: ConnectionSettings) -> None:
-    """SettingsError unless the settings name an address and exactly one acceptable way to secure the connection."""
-    split_address(settings.address)
-    if settings.insecure_loopback:
-        if settings.tls is not None:
-            raise SettingsError(
-                "connection.insecure_loopback and connection.tls are both set", remedy="remove one of them"
-            )
-        check_insecure_address(settings.address)
-    elif settings.tls is None:
-        raise SettingsError(
-            "connection.tls is not set",
-            remedy="give tls.ca, tls.certificate and tls.key (`splitwire pki init` makes them); "
-            "insecure_loopback is for an address on this machine",
-        )
-
-
-def _new_channel(settings: ConnectionSettings) -> grpc.Channel:
-    options: list[tuple[str, int | str]] = [
-        ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES),
-        ("grpc.keepalive_time_ms", wire.KEEPALIVE_TIME_MS),
-        ("grpc.keepalive_timeout_ms", wire.KEEPALIVE_TIMEOUT_MS),
-        ("grpc.enable_retries", 0),
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 2000),
-        # Without its own pool a renewed channel would be given the old, backing-off connection of the first one.
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    if settings.tls is None:
-        return grpc.insecure_channel(settings.address, options)
-    if settings.server_name:
-        options.append(("grpc.ssl_target_name_override", settings.server_name))
-    return grpc.secure_channel(settings.address, channel_credentials(settings.tls), options)
 
 
 def _retries(*, attempts: int | None, seconds: float) -> Iterable[stamina.Attempt]:

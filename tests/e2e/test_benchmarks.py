@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,13 +35,23 @@ def test_calls_take_turns() -> None:
 
 
 def test_the_bare_socket_computes_what_the_split_does(model: ModelSettings, tmp_path: Path) -> None:
-    """The floor is of the same work: unsplit, bare socket and split give the same tokens."""
+    """The floor is of the same work: unsplit, pausing, bare socket and split give the same tokens."""
     with running(tmp_path, model) as nodes:
-        speed, added = floor.rows(nodes, tokens=6, rounds=2)
+        speed, added, idling = floor.rows(nodes, tokens=6, rounds=2)
     assert speed.numbers["outputs_identical"] == 1.0
-    assert all(speed.numbers[f"{name}_step_ms"] > 0 for name in ("unsplit", "bare", "split"))
+    assert all(speed.numbers[f"{name}_step_ms"] > 0 for name in ("unsplit", "pausing", "bare", "split"))
     steps = speed.numbers
     assert added.value == pytest.approx(steps["bare_step_ms"] - steps["unsplit_step_ms"])
+    assert idling.value == pytest.approx(steps["pausing_step_ms"] - steps["unsplit_step_ms"])
+
+
+def test_a_pause_is_as_long_as_the_work_before_it() -> None:
+    """What is slept is told, so that it can be left out."""
+    pauses = floor.Pauses()
+    time.sleep(0.03)
+    began = time.perf_counter()
+    pauses(torch.nn.Identity(), ())
+    assert 0.03 <= pauses.seconds <= time.perf_counter() - began
 
 
 def test_a_protected_step_and_its_yardstick_send_the_same_payload(model: ModelSettings, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def command(
 
 def check(settings: TlnSettings) -> None:
     """SettingsError for what cannot be served."""
-    from tln.serve.settings import check_serve
+    from tln.serve.refusals import check_serve
     from tln.settings import check_generation
 
     check_generation(settings)

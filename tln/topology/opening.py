@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from splitwire.backbone import identity
 from splitwire.v1 import stack_pb2
 from tln.crossing import Crossing, GradientPolicy
+from tln.exchanges import Transport
 from tln.session import Continuation, SessionMode, open_crossing, session_request
 from tln.settings import TlnSettings
 from tln.topology.group import GroupCrossing
@@ -21,7 +22,7 @@ from tln.topology.replicas import ReplicaCrossing
 from tln.topology.segments import SegmentsCrossing
 from tln.topology.settings import connections
 from tln.topology.views import ViewsCrossing
-from tln.transport import GrpcTransport, Transport
+from tln.transport import GrpcTransport
 
 
 def links_of(settings: TlnSettings, first: Transport | None = None) -> list[Transport]:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from splitwire.errors import SettingsError
 from splitwire.tls import split_address
-from tln.transport import ConnectionSettings, check_connection
+from tln.connection import ConnectionSettings, check_connection
 
 TopologyKind = Literal["single", "replicas", "views", "segments"]
 

@@ -21,10 +21,11 @@ from splitwire.backbone import (
 )
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles
+from tln.connection import ConnectionSettings
 from tln.crossing import Crossing
 from tln.model import SplitModelForCausalLM
 from tln.session import StackSettings, open_crossing, session_request
-from tln.transport import ConnectionSettings, GrpcTransport
+from tln.transport import GrpcTransport
 from ucn.node import load_node
 from ucn.server import UcnServer
 from ucn.settings import UcnSettings

@@ -28,9 +28,10 @@ from splitwire.errors import (
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
+from tln.connection import ConnectionSettings
 from tln.context import StepContext
 from tln.session import StackSettings, open_crossing, session_request
-from tln.transport import ConnectionSettings, GrpcTransport
+from tln.transport import GrpcTransport
 from ucn.settings import LimitSettings
 
 WAIT_SECONDS = 10

@@ -36,10 +36,10 @@ from splitwire.errors import SettingsError
 from splitwire.sealing import write_audit_keys
 from splitwire.tls import TlsFiles
 from tln.connect import connect as connect_as_told
+from tln.connection import ConnectionSettings
 from tln.recording import RecordSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings
-from tln.transport import ConnectionSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,8 +19,8 @@ from splitwire.errors import UnavailableError
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
 from tln.connect import connect
+from tln.connection import ConnectionSettings
 from tln.settings import TlnSettings
-from tln.transport import ConnectionSettings
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "pad_token_id": 258}
 

@@ -20,11 +20,11 @@ from splitwire.bundles import RecordedFrame, open_bundle, read_truth, verify_bun
 from splitwire.errors import StateError, UnavailableError
 from splitwire.sealing import write_audit_keys
 from splitwire.v1 import channels_pb2
+from tln.connection import RecoverySettings
 from tln.keys import FrameKeys, RunKey
 from tln.mechanisms.clip_noise import NoiseRows
 from tln.pipeline import FramePipeline
 from tln.recording import RecordSettings, open_recording
-from tln.recovery import RecoverySettings
 from tln.session import StackSettings
 
 PAD = 258

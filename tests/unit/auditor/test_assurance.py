@@ -75,6 +75,31 @@ def test_whatever_is_missing_keeps_a_check_from_passing_and_is_named(changes: di
     assert reason in check.reasons[0].text
 
 
+def test_a_mode_that_no_attack_of_the_question_finds_keeps_a_check_from_passing() -> None:
+    """One that another attack finds is a word of the check; one of another question, metric or family does not count."""
+    blind = replace(LADDER, mode="invariant", onset_coverage_ratio=None, break_coverage_ratio=None)
+    mine = calibration(LADDER, blind)
+    check = check_of(calibration=mine)
+    assert [reason.text for reason in check.reasons] == [
+        "uncalibrated: no dose of the invariant leak would have failed it, in no attack that asks this"
+    ]
+    assert check.state == "inconclusive"
+    seen = Calibrated(
+        "deep_probe", "forward_only", "token", "rows", "a code", 400, (replace(LADDER, mode="invariant"),)
+    )
+    check = check_of(calibration=replace(mine, calibrated=(*mine.calibrated, seen)))
+    assert (check.state, check.reasons) == ("pass", ())
+    assert check.words == ("blind to the invariant leak, which deep_probe finds",)
+    assert [limit.break_coverage_ratio for limit in check.limits] == [0.3, None]
+    for other in (
+        replace(seen, question="cross_token"),
+        replace(seen, family="gradient_only"),
+        replace(seen, ladders=(replace(LADDER, mode="invariant", metric="gate"),)),
+        replace(seen, ladders=(replace(LADDER, mode="invariant", break_coverage_ratio=None),)),
+    ):
+        assert check_of(calibration=replace(mine, calibrated=(*mine.calibrated, other))).state == "inconclusive"
+
+
 def test_a_leak_that_was_shown_needs_nothing_more() -> None:
     failed = replace(RESULT, checks=(replace(PASSED, state="fail"),), twin={})
     check = check_of(failed, calibration=None, controls=None)

@@ -40,6 +40,8 @@ def test_the_scope_of_the_default_plan_is_all_nine_families() -> None:
     assert set(Plan().scope) == set(FAMILIES)
     assert len(FAMILIES) == 9
     assert "active perturbation" in scope_line(Plan())
+    narrow = replace(Plan(), calibration=CalibrationSettings(modes=("coordinate",)))
+    assert scope_line(narrow).endswith("leaks of the coordinate mode")
 
 
 @pytest.mark.parametrize(

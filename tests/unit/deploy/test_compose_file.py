@@ -16,7 +16,7 @@ import yaml
 
 import splitwire
 from splitwire.settings import load_settings
-from tln.serve.settings import check_serve
+from tln.serve.refusals import check_serve
 from tln.settings import TlnSettings, check_generation, check_training
 from ucn.settings import UcnSettings, check
 

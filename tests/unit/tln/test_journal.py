@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from splitwire.errors import RecordingError, StateError
 from splitwire.v1 import channels_pb2
+from tln.exchanges import Route
 from tln.journal import Journal
-from tln.transport import Route
 
 
 def _forward(step: int) -> Route:

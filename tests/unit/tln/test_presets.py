@@ -10,9 +10,9 @@ import pytest
 from splitwire.errors import SettingsError
 from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
+from tln.connection import ConnectionSettings
 from tln.presets import preset_file, preset_names
 from tln.settings import TlnSettings, check_training_session
-from tln.transport import ConnectionSettings
 
 NAMES = ("ours", "published-mitigated", "published-naked", "published-open")
 

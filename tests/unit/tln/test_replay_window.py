@@ -7,8 +7,9 @@ import torch
 
 from splitwire.errors import ReplayError, SettingsError
 from splitwire.v1 import channels_pb2
-from tln.replay_window import ReplayWindow, check_window
-from tln.transport import Route
+from tln.connection import ConnectionSettings
+from tln.exchanges import Route
+from tln.replay_window import ReplayWindow
 
 
 def _route(step: int, hop: channels_pb2.Hop = channels_pb2.HOP_FORWARD) -> Route:
@@ -81,4 +82,4 @@ def test_rows_that_change_later_do_not_change_what_is_remembered() -> None:
 @pytest.mark.parametrize("size", [-1, (1 << 16) + 1])
 def test_a_size_out_of_range_is_named(size: int) -> None:
     with pytest.raises(SettingsError, match=rf"connection\.replay_window is {size}"):
-        check_window(size)
+        ConnectionSettings(replay_window=size)

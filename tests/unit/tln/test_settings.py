@@ -12,6 +12,7 @@ from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
 from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
+from tln.connection import ConnectionSettings
 from tln.corpus import CorpusSettings
 from tln.gradient_policy import GradientSettings
 from tln.mechanisms.decoys import DecoySettings
@@ -21,7 +22,6 @@ from tln.recording import RecordSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings
 from tln.settings import TlnSettings, check_generation, check_training
 from tln.train_settings import PrepareSettings, TrainSettings
-from tln.transport import ConnectionSettings
 
 TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
 GOOD = TlnSettings(

@@ -18,12 +18,12 @@ import torch
 
 from splitwire.backbone import ModelSettings, load_tokenizer, load_whole
 from splitwire.tls import TlsFiles
+from tln.connection import ConnectionSettings
 from tln.serve import server
 from tln.serve.app import Serving
 from tln.serve.settings import ServeSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings
-from tln.transport import ConnectionSettings
 
 MODEL = "tiny"
 WAIT_SECONDS = 20

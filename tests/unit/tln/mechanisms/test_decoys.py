@@ -14,7 +14,8 @@ from tln.context import ProtectedFrame, StepContext
 from tln.keys import FrameKeys
 from tln.mechanisms import MechanismInputs, Stage
 from tln.mechanisms.bottleneck import BottleneckSettings
-from tln.mechanisms.decoys import SPEC, DecoyRows, DecoySequences, DecoySettings
+from tln.mechanisms.decoy_spec import SPEC
+from tln.mechanisms.decoys import DecoyRows, DecoySequences, DecoySettings
 from tln.pipeline import FramePipeline, FrameSettings, build_pipeline, check_frame, truth_of
 
 MakeContext = Callable[..., StepContext]

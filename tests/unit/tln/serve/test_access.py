@@ -11,7 +11,8 @@ import pytest
 from splitwire.errors import SettingsError
 from tln.ratchet import KeySettings
 from tln.serve.access import load_keys
-from tln.serve.settings import ServeSettings, check_serve
+from tln.serve.refusals import check_serve
+from tln.serve.settings import ServeSettings
 from tln.settings import TlnSettings
 from tln.topology.settings import TopologySettings
 

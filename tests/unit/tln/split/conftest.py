@@ -24,10 +24,10 @@ from splitwire.frames import FrameAssembler, encode_frame
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES, session_hash
 from tln.crossing import Crossing
+from tln.exchanges import Route
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline
 from tln.session import StackSettings, open_crossing, session_request
-from tln.transport import Route
 from ucn.stacks import ForwardCall, open_stack
 
 FIRST_LAYER, LAST_LAYER = 2, 4
