@@ -90,9 +90,7 @@ def _of_ladders(ladders: Sequence[Ladder]) -> str:
 
 def _of_question(part: Calibrated, calibration: Calibration) -> list[Calibrated]:
     """The attacks of the same question on the same family: the same leaks were put into what they read."""
-    return [
-        other for other in calibration.calibrated if (other.question, other.family) == (part.question, part.family)
-    ]
+    return [other for other in calibration.calibrated if (other.question, other.family) == (part.question, part.family)]
 
 
 def _blind_modes(metric: str, ladders: Sequence[Ladder], among: Sequence[Calibrated]) -> tuple[list[str], list[str]]:
@@ -108,7 +106,9 @@ def _blind_modes(metric: str, ladders: Sequence[Ladder], among: Sequence[Calibra
         if finder:
             words.append(f"blind to the {mode} leak, which {finder} finds")
         else:
-            reasons.append(f"{UNCALIBRATED}: no dose of the {mode} leak would have failed it, in no attack that asks this")
+            reasons.append(
+                f"{UNCALIBRATED}: no dose of the {mode} leak would have failed it, in no attack that asks this"
+            )
     return reasons, words
 
 

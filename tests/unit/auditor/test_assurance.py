@@ -76,7 +76,7 @@ def test_whatever_is_missing_keeps_a_check_from_passing_and_is_named(changes: di
 
 
 def test_a_mode_that_no_attack_of_the_question_finds_keeps_a_check_from_passing() -> None:
-    """One that another attack finds is a word of the check; one of another question, metric or family does not count."""
+    """One that another attack finds is a word of the check; another question, metric or family does not count."""
     blind = replace(LADDER, mode="invariant", onset_coverage_ratio=None, break_coverage_ratio=None)
     mine = calibration(LADDER, blind)
     check = check_of(calibration=mine)

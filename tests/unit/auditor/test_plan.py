@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from auditor.channels import FAMILIES
-from auditor.plan import BUILT_IN, Plan, scope_line
+from auditor.plan import BUILT_IN, CalibrationSettings, Plan, scope_line
 from auditor.plan_file import load_plan, render_plan
 from splitwire.errors import SettingsError
 
