@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from auditor.attacks import ATTACKS, Attack
@@ -16,6 +18,7 @@ from auditor.results import NotMeasured, Result
 from auditor.runlog import RunLog
 from auditor.scorers import SCORERS
 from auditor.store import Part, Store
+from auditor.time_left import TimeLeft
 from auditor.views.base import DoesNotApplyError, NotMeasurableError
 from auditor.views.units import mixed_groups, units
 from auditor.workers import release_memory
@@ -31,20 +34,25 @@ def run_battery(
     """Results of every (attack, family) of the plan, and those that could not be measured."""
     parts: list[Part] = []
     pairs = plan_pairs(plan)
+    left = TimeLeft(pairs, len(material.capture.rows.item))
     for number, (name, family) in enumerate(pairs, start=1):
         part_name = f"{name}/{family}"
         kept = store.get(part_name)
         if kept is not None:
             parts.append(kept[0])
             log.add(part_name, kept[1], resumed=True)
+            left.end((name, family), kept[1])
             continue
         started = time.monotonic()
-        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}")
+        left.begin()
+        told = partial(left.text, (name, family))
+        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}", told)
         part = _run(name, family, material, plan, labelled)
         release_memory()
         seconds = time.monotonic() - started
         parts.append(store.put(part_name, part, seconds))
         log.add(part_name, seconds)
+        left.end((name, family), seconds)
     results = [part for part in parts if isinstance(part, Result)]
     return results, [part for part in parts if isinstance(part, NotMeasured)]
 
@@ -88,9 +96,9 @@ def _applies(question: str, capture: Capture, splits: Splits) -> bool:
     return bool(mixed_groups(units(capture, splits)).any()) or not bool(capture.rows.real.all())
 
 
-def _labelled(progress: Progress, prefix: str) -> Progress:
+def _labelled(progress: Progress, prefix: str, left: Callable[[], str]) -> Progress:
     def show(label: str, done: int, total: int) -> None:
-        progress(f"{prefix}: {label}", done, total)
+        progress(f"{prefix}: {left()}, {label}", done, total)
 
     show("starting", 0, 0)
     return show

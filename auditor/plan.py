@@ -101,6 +101,9 @@ class ProbeSettings:
     """Passes over the train split."""
     batch_rows: Count = 512
     """Rows of one update."""
+    max_rows_trained: Count = 800_000
+    """Rows that a trained arm reads in all its epochs. With more train rows (for whole frames: rows of the view) epochs
+    are fewer, one at least, and the result says how many. As many as 20 epochs over half of 1,000 frames of 80 rows."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate of AdamW."""
     max_classes: Annotated[int, Field(ge=0)] = 0
@@ -116,6 +119,10 @@ class ProbeSettings:
     """How much of such a row is the code; 1 replaces its direction."""
     device: str = "cpu"
     """Where the nine arms train: cpu, cuda or cuda:N."""
+
+    def epochs_over(self, num_rows: int) -> int:
+        """Epochs over so many rows that `max_rows_trained` allows, one at least."""
+        return min(self.epochs, max(1, round(self.max_rows_trained / max(1, num_rows))))
 
 
 @dataclass(frozen=True)

@@ -91,5 +91,4 @@ class _Lines:
             return
         share = f" {done / total:.0%}" if total and not is_new else ""
         self._stage, self._told = stage, now
-        label = stage if is_new else label
         self._console.out(f"{now - self._began:4.0f} s  {printable(label)}{share}", highlight=False)

@@ -95,7 +95,7 @@ class TokenArm(Protocol):
     """One probe: made by the attack, fitted (perhaps beside others), then read by the scorer.
 
     `classes` [C] are the tokens that it can name. Arms that train together share an attribute `group`: to fit one of
-    them fits them all, and nobody asks the others.
+    them fits them all, and nobody asks the others. An arm that the plan may train for fewer epochs has `epochs`.
     """
 
     name: str

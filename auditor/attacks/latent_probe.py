@@ -51,6 +51,7 @@ class ProbeArm:
 
     def __init__(self, group: Group, restart: int) -> None:
         self.name, self.classes, self.group = group.names[restart], group.classes, group
+        self.epochs = group.epochs
         self._restart = restart
 
     def fit(self, tick: Tick) -> None:

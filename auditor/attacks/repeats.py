@@ -108,6 +108,7 @@ class _Pooled:
 
     def __init__(self, kind: str, arm: TokenArm, score_rows: Integers, needed: Integers, links: Integers) -> None:
         self.name, self.classes, self._arm = f"{kind}/{arm.name}", arm.classes, arm
+        self.epochs: int = getattr(arm, "epochs", 0)
         self._fits = kind == POOLED
         targets = np.concatenate([np.arange(len(score_rows)), np.searchsorted(score_rows, links[:, 0])])
         sources = np.concatenate([np.searchsorted(needed, score_rows), np.searchsorted(needed, links[:, 1])])

@@ -39,6 +39,8 @@ class ArmReading:
     name: str
     predictions: Integers
     surprise_nats: NDArray[np.float64]
+    epochs: int = 0
+    """Passes over its rows; 0 for an arm that does not train so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,4 +208,4 @@ def _read_arm(arm: TokenArm, tokens: Integers) -> ArmReading:
         predictions[positions] = arm.classes[log_probabilities.argmax(1)]
         mine = known[positions]
         surprise[positions[mine]] = -log_probabilities[mine, place[positions[mine]]]
-    return ArmReading(arm.name, predictions, surprise)
+    return ArmReading(arm.name, predictions, surprise, getattr(arm, "epochs", 0))

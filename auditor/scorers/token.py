@@ -94,7 +94,7 @@ def token_result(
         twin=_twin_values(twin),
         controls=tuple(controls),
         details={**_details(twin_arms, chosen, score, twin, key), **(details or {})},
-        notes=(*_notes(key, score), *notes),
+        notes=(*_notes(key, score), *_epoch_notes(arms, plan), *notes),
     )
 
 
@@ -380,3 +380,15 @@ def _notes(key: TokenKey, score: TokenScore) -> tuple[str, ...]:
     if guessing:
         notes.append(f"left out, for they name one token for more than 99 % of rows: {', '.join(guessing)}")
     return tuple(notes)
+
+
+def _epoch_notes(arms: Sequence[ArmReading], plan: Plan) -> list[str]:
+    """Which arms trained for fewer epochs than the plan names, as its budget demands."""
+    reduced: dict[int, list[str]] = {}
+    for arm in arms:
+        if 0 < arm.epochs < plan.probe.epochs:
+            reduced.setdefault(arm.epochs, []).append(arm.name)
+    return [
+        f"trained for {epochs} of {plan.probe.epochs} epochs, as probe.max_rows_trained demands: {', '.join(names)}"
+        for epochs, names in sorted(reduced.items())
+    ]

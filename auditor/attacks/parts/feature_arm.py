@@ -1,6 +1,6 @@
 """A small trained arm over features that an attack computed of every row: LayerNorm, Linear, GELU, Linear.
 
-The schedule is that of the latent probe: AdamW, a fixed number of epochs, no early stopping, one seed an arm.
+The schedule is that of the latent probe: AdamW, epochs as the plan says, no early stopping, one seed an arm.
 Shapes: M rows, K features, C classes.
 """
 
@@ -41,7 +41,7 @@ class FeatureArm:
         self._train = features_MK[torch.from_numpy(view.train_rows[known])]
         self._train_classes = torch.from_numpy(place[known])
         self._score = features_MK[torch.from_numpy(view.score_rows)]
-        self._settings, self._seed = settings, seed
+        self._settings, self._seed, self.epochs = settings, seed, settings.epochs_over(len(self._train))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._model = RowProbe(features_MK.shape[1], max(INVARIANT_WIDTH, 2 * features_MK.shape[1]), len(classes))
@@ -51,10 +51,10 @@ class FeatureArm:
         settings, model = self._settings, self._model
         optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
         generator = torch.Generator().manual_seed(self._seed)
-        for epoch in range(settings.epochs):
+        for epoch in range(self.epochs):
             order = torch.randperm(len(self._train), generator=generator)
             for start in range(0, len(order), settings.batch_rows):
-                tick((epoch + start / len(order)) / settings.epochs)
+                tick((epoch + start / len(order)) / self.epochs)
                 batch = order[start : start + settings.batch_rows]
                 loss = nn.functional.cross_entropy(model(self._train[batch]), self._train_classes[batch])
                 optimizer.zero_grad(set_to_none=True)

@@ -38,6 +38,7 @@ class Group(Protocol):
 
     names: tuple[str, ...]
     classes: Integers
+    epochs: int
 
     def fit(self, tick: Tick) -> None:
         """Trains all of them, once; ticks at every update."""
@@ -56,6 +57,7 @@ class RowGroup:
     ) -> None:
         self.names, self.classes, self._data = tuple(seeds), data.classes, data
         self._settings, self._order_seed, self._with_rows = settings, order_seed, with_rows
+        self.epochs = settings.epochs_over(len(data.train_rows))
         self._device, self._once = usable_device(settings.device), _Once()
         width = data.rows.shape[1]
         shape = (width + NUM_INVARIANTS, max(64, 2 * width)) if with_rows else (NUM_INVARIANTS, INVARIANT_WIDTH)
@@ -70,10 +72,10 @@ class RowGroup:
         stack = StackedRows(self._probes).to(self._device)
         optimizer, generator = _optimizer(stack, settings), torch.Generator().manual_seed(self._order_seed)
         num_rows = len(data.train_rows)
-        for epoch in range(settings.epochs):
+        for epoch in range(self.epochs):
             order = torch.randperm(num_rows, generator=generator).to(self._device)
             for start in range(0, num_rows, settings.batch_rows):
-                tick((epoch + start / num_rows) / settings.epochs)
+                tick((epoch + start / num_rows) / self.epochs)
                 batch = order[start : start + settings.batch_rows]
                 hidden = stack.hidden(self._inputs(data, data.train_rows[batch]))
                 train_step(stack, optimizer, hidden, data.train_classes[batch])
@@ -100,6 +102,7 @@ class GraphGroup:
     def __init__(self, data: ProbeData, settings: ProbeSettings, seeds: Mapping[str, int], order_seed: int) -> None:
         self.names, self.classes, self._data = tuple(seeds), data.classes, data
         self._settings, self._order_seed = settings, order_seed
+        self.epochs = settings.epochs_over(len(data.rows))
         self._device, self._once = usable_device(settings.device), _Once()
         self._windows = windows_of(data.offsets)
         self._probes = _seeded(lambda: GraphProbe(len(data.classes)), seeds)
@@ -115,11 +118,11 @@ class GraphGroup:
         label[self._data.train_rows] = self._data.train_classes
         windows = [window for window in self._windows if (label[slice(*window)] != _NO_CLASS).any()]
         optimizer, generator = _optimizer(stack, settings), torch.Generator().manual_seed(self._order_seed)
-        for epoch in range(settings.epochs):
+        for epoch in range(self.epochs):
             order = [windows[i] for i in torch.randperm(len(windows), generator=generator)]
             num_read = 0
             for batch in batches_of(order, settings.batch_rows):
-                tick((epoch + num_read / len(windows)) / settings.epochs)
+                tick((epoch + num_read / len(windows)) / self.epochs)
                 num_read += len(batch)
                 index, real = _frame_rows(batch)
                 classes = torch.where(real, label[index], _NO_CLASS).flatten()

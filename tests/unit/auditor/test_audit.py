@@ -99,6 +99,15 @@ def test_a_token_leak_in_the_forward_rows_fails_and_its_twin_is_silent(make_run:
     assert check(report, "latent_probe", "joint_forward_gradient", "token_top1_effect")["state"] == "fail"
 
 
+def test_a_result_says_which_arms_trained_for_fewer_epochs(make_run: Callable[..., Any]) -> None:
+    run = make_run(gradient="hidden", frames=60)
+    probe = ProbeSettings(restarts=1, epochs=3, batch_rows=128, max_rows_trained=1)
+    plan = Plan(**(vars(SMALL) | {"attacks": ("latent_probe",), "families": ("forward_only",), "probe": probe}))
+    arms = "coordinate_plus_invariants/0, invariant_only/0, invariant_graph/0"
+    note = f"trained for 1 of 3 epochs, as probe.max_rows_trained demands: {arms}"
+    assert note in run_audit([run.bundle], key=run.key, plan=plan)["results"][0]["notes"]
+
+
 def test_a_shown_leak_fails_under_a_marked_plan_and_a_gate_alone_does_not(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=400, leak=1.5)
     plan = Plan(**(vars(SMALL) | {"name": "cheap", "underpowered": True, "families": ("forward_only",)}))

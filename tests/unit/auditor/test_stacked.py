@@ -169,3 +169,18 @@ def test_the_rows_are_read_once_for_the_arms_and_their_twins() -> None:
 def test_a_device_that_is_not_here_is_refused() -> None:
     with pytest.raises(SplitwireError, match="cuda:99"):
         LatentProbe().run(view_of(), dataclasses.replace(SETTINGS, device="cuda:99"), lambda *_: None)
+
+
+def test_epochs_end_where_the_budget_of_rows_does() -> None:
+    """Row probes count the train rows [60], the graph probe every row [120]; one epoch is always had."""
+    for budget, by_rows, by_frames in ((60 * 4, 4, 2), (60 * 3, 3, 2), (1, 1, 1), (10**6, 4, 4)):
+        arms = LatentProbe().run(
+            view_of(), dataclasses.replace(SETTINGS, max_rows_trained=budget, restarts=1), lambda *_: None
+        )
+        assert [arm.epochs for arm in arms] == [by_rows, by_rows, by_frames]
+
+
+def test_a_budget_is_the_same_training_as_so_many_epochs() -> None:
+    bounded = fitted(dataclasses.replace(SETTINGS, epochs=9, max_rows_trained=120))
+    for name, epochs in (("coordinate_plus_invariants/0", 2), ("invariant_graph/0", 1)):
+        np.testing.assert_array_equal(bounded[name], fitted(dataclasses.replace(SETTINGS, epochs=epochs))[name])

@@ -1,0 +1,53 @@
+"""An estimate of how long an audit still takes, from what its attacks cost beside one another.
+
+It begins from costs that were measured once (docs/audit.md) and leans on the seconds of this audit's own parts as they
+come in. It is shown, and goes into no result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from auditor.workers import num_workers
+
+_SECONDS = {
+    "latent_probe": 100.0,
+    "repeats": 60.0,
+    "compromise_sweep": 20.0,
+    "cross_gram": 30.0,
+}
+"""CPU seconds of an attack on one family of 1,000 frames of 80 rows; the others take about `_OTHERS`."""
+_OTHERS = 3.0
+_ROWS = 80_000
+_TRUSTED = 60.0
+"""Seconds of finished parts that count as much as the costs measured once."""
+
+
+class TimeLeft:
+    """Seconds that the parts (attack, family) of one audit still take; a part begins when it is asked about."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], num_rows: int) -> None:
+        self._costs = {pair: _SECONDS.get(pair[0], _OTHERS) for pair in pairs}
+        self._before = max(1, num_rows) / _ROWS / num_workers()
+        self._finished_cost = self._finished_seconds = self._began = 0.0
+
+    def begin(self) -> None:
+        """The next part begins now."""
+        self._began = time.monotonic()
+
+    def end(self, pair: tuple[str, str], seconds: float) -> None:
+        """This part is finished."""
+        self._finished_cost += self._costs.pop(pair)
+        self._finished_seconds += seconds
+
+    def text(self, pair: tuple[str, str]) -> str:
+        """How long this part and those after it take, in words."""
+        seconds = self.seconds(pair, time.monotonic() - self._began)
+        return "less than a minute left" if seconds < 60 else f"about {seconds / 60:.0f} min left"
+
+    def seconds(self, pair: tuple[str, str], elapsed: float) -> float:
+        """The same in seconds, when this part has taken `elapsed` seconds."""
+        pace = (self._before * _TRUSTED + self._finished_seconds) / (_TRUSTED + self._finished_cost)
+        others = sum(self._costs.values()) - self._costs[pair]
+        return pace * others + max(0.0, pace * self._costs[pair] - elapsed)
