@@ -11,6 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from splitwire.errors import SettingsError, UnavailableError
 from splitwire.tls import TlsFiles, channel_credentials, check_insecure_address, split_address
 
+SERVING = "SERVING"
+
 
 def check(
     address: str,
@@ -26,15 +28,21 @@ def check(
     """
     with _channel(address, tls, server_name, insecure_loopback=insecure_loopback) as channel:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
+            said = serving_status(channel, timeout_seconds)
         except grpc.RpcError as error:
             raise UnavailableError(
                 f"{address} does not answer: {error.code().name}",
                 remedy="see that it runs and listens there, and that its certificate and this one are of one authority",
             ) from None
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-        raise UnavailableError(f"{address} says {name}", remedy="wait: it is starting or ending")
+    if said != SERVING:
+        raise UnavailableError(f"{address} says {said}", remedy="wait: it is starting or ending")
+
+
+def serving_status(channel: grpc.Channel, timeout_seconds: float) -> str:
+    """The name of the status that the node behind an open channel says, such as SERVING; grpc.RpcError without one."""
+    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
+    names = health_pb2.HealthCheckResponse.ServingStatus
+    return str(names.Name(answer.status)) if answer.status in names.values() else "UNKNOWN"
 
 
 def _channel(address: str, tls: TlsFiles | None, server_name: str, *, insecure_loopback: bool) -> grpc.Channel:

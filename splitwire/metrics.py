@@ -65,6 +65,7 @@ SERVE_BATCH = Metric("tln_serve_batch_texts", "gauge", "Texts of the last step."
 SERVE_RUNNING = Metric("tln_serve_running_texts", "gauge", "Texts that are being generated.")
 SERVE_WAITING = Metric("tln_serve_waiting_texts", "gauge", "Texts that wait for a place.")
 SERVE_SESSIONS = Metric("tln_serve_open_sessions", "gauge", "Sessions with the untrusted node.")
+SERVE_READY = Metric("tln_serve_ready", "gauge", "1 while a text could begin, as /healthz says; else 0.")
 SERVE_FIRST_TOKEN = Metric("tln_serve_first_token_seconds", "histogram", "From a text's arrival to its first token.")
 UCN_BATCH_SIZE = Metric(
     "ucn_batch_frames", "histogram", "CACHED frames that shared one pass.", buckets=(1, 2, 4, 8, 16, 32, 64)
@@ -145,6 +146,7 @@ ALL = (
     SERVE_RUNNING,
     SERVE_WAITING,
     SERVE_SESSIONS,
+    SERVE_READY,
     SERVE_FIRST_TOKEN,
     RPC_HANDLED,
     AUDITOR_GATE,

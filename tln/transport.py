@@ -29,6 +29,7 @@ from splitwire import wire
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.bundles.records import Direction
 from splitwire.errors import FrameError, PeerError, StateError, UnavailableError
+from splitwire.health import serving_status
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.connection import ConnectionSettings, check_connection, new_channel
 from tln.exchanges import Meter, Reader, Route, WireObserver
@@ -109,6 +110,17 @@ class GrpcTransport:
                 if self.settings.retry_attempts == 0:
                     raise
             return self._again(messages, route, new_reader)
+
+    def ask_health(self, timeout_seconds: float) -> str:
+        """What the peer's health service says on this connection, or the name of the gRPC status that came instead:
+        CANCELLED where the connection was closed meanwhile. Any thread may ask, beside an exchange.
+        """
+        try:
+            return serving_status(self._channel, timeout_seconds)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        except ValueError:  # as gRPC says that the channel is closed
+            return str(grpc.StatusCode.CANCELLED.name)
 
     def abandon(self) -> None:
         """Whoever waits for the peer, now or later, gets UnavailableError at once. Any thread may call it."""

@@ -18,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import splitwire
 from splitwire.logging import get_logger
@@ -28,6 +29,7 @@ from tln.serve.errors import ApiError, from_failure
 from tln.serve.listening import ClientGoneError, Conversation
 from tln.serve.metrics import ServeMetrics
 from tln.serve.prompts import Prompts, TextRequest
+from tln.serve.readiness import Readiness
 from tln.serve.responses import ChatForm, Form, TextForm
 from tln.serve.schema import ChatBody, CompletionBody, read_body
 from tln.serve.settings import ServeSettings
@@ -42,6 +44,7 @@ class Serving:
     """All that answers need. `fingerprint` is that of the delegated layers; `tokenizing` has one thread."""
 
     engine: Engine
+    readiness: Readiness
     prompts: Prompts
     settings: ServeSettings
     metrics: ServeMetrics
@@ -98,6 +101,23 @@ def refusal(error: ApiError) -> Response:
     return JSONResponse(error.body(), error.status, headers=error.headers())
 
 
+def too_many(serving: Serving) -> ASGIApp:
+    """What a connection gets that is one too many: to each request the same answer, after which it is closed."""
+    error = ApiError(
+        503,
+        f"{serving.settings.max_connections} connections are open, as many as are served. Try again later.",
+        code="too_many_connections",
+        retry_after=serving.settings.retry_after_seconds,
+    )
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        serving.metrics.count_answer("other", error.status)
+        headers = error.headers() | {"Connection": "close"}
+        await JSONResponse(error.body(), error.status, headers)(scope, receive, send)
+
+    return answer
+
+
 async def _no_route(serving: Serving, _request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     serving.metrics.count_answer("other", status)
@@ -106,9 +126,11 @@ async def _no_route(serving: Serving, _request: Request, error: Exception) -> Re
 
 
 async def _healthz(serving: Serving, _request: Request) -> Response:
-    if serving.engine.is_usable:
+    standing = serving.readiness.standing()
+    if not standing.reason:
         return JSONResponse({"status": "ok"})
-    return JSONResponse({"status": "unavailable"}, 503)
+    since = standing.since.isoformat(timespec="seconds")
+    return JSONResponse({"status": "unavailable", "reason": standing.reason, "since": since}, 503)
 
 
 async def _metrics(serving: Serving, _request: Request) -> Response:

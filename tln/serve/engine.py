@@ -58,14 +58,18 @@ class Engine:
         self._thread.start()
 
     @property
-    def is_usable(self) -> bool:
-        """Whether a text could begin now: nothing is stopping, and a session is up. When none is, one is opened."""
-        if self._admission.is_refusing:
-            return False
-        if self._links.is_connected:
-            return True
+    def is_refusing(self) -> bool:
+        """Whether no text is taken on any more."""
+        return self._admission.is_refusing
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a session is up, as far as this side has heard."""
+        return self._links.is_connected
+
+    def reconnect(self) -> None:
+        """Has a session opened when none is up and no text is about to open one."""
         self._inbox.put(self.batch.reconnect)
-        return False
 
     def submit(self, requests: Sequence[TextRequest], readers: Sequence[Reader]) -> list[ActiveText]:
         """Takes on all texts or none: ApiError 429 when too many wait, 503 when it is stopping."""

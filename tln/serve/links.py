@@ -48,6 +48,11 @@ class Link:
         session = self._session
         return session is not None and session.is_connected
 
+    def ask_health(self, timeout_seconds: float) -> str:
+        """What the untrusted node says of itself on the session's connection; "" without a session. Any thread."""
+        session = self._session
+        return "" if session is None else session.ask_health(timeout_seconds)
+
     def do(self, work: Callable[[Session], T], done: Callable[[Future[T]], None]) -> None:
         """Runs `work` on the link's thread, on a session that is opened first when there is none.
 
@@ -119,6 +124,11 @@ class LinkPool:
     def is_connected(self) -> bool:
         """Whether any session is up."""
         return any(link.is_connected for link in self._links)
+
+    def ask_health(self, timeout_seconds: float) -> str:
+        """What the untrusted node says of itself on the connection of one session; "" when none is up. Any thread."""
+        up = next((link for link in self._links if link.is_connected), None)
+        return "" if up is None else up.ask_health(timeout_seconds)
 
     def open_first(self) -> Session:
         """Opens the first session; whatever keeps it from opening is raised."""

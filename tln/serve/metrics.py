@@ -26,6 +26,7 @@ class ServeMetrics:
         self._running = metrics.gauge(metrics.SERVE_RUNNING, registry)
         self._waiting = metrics.gauge(metrics.SERVE_WAITING, registry)
         self._sessions = metrics.gauge(metrics.SERVE_SESSIONS, registry)
+        self._ready = metrics.gauge(metrics.SERVE_READY, registry)
         self._first_token = metrics.histogram(metrics.SERVE_FIRST_TOKEN, registry)
 
     def watch(self, running: Callable[[], float], waiting: Callable[[], float], sessions: Callable[[], float]) -> None:
@@ -33,6 +34,10 @@ class ServeMetrics:
         self._running.set_function(running)
         self._waiting.set_function(waiting)
         self._sessions.set_function(sessions)
+
+    def watch_readiness(self, ready: Callable[[], bool]) -> None:
+        """Shows whether a text could begin, as it is when somebody asks."""
+        self._ready.set_function(lambda: float(ready()))
 
     def count_answer(self, endpoint: str, status: int) -> None:
         """Adds one HTTP answer."""

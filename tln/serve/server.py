@@ -29,13 +29,14 @@ from tln.keys import FrameKeys, RunKey
 from tln.metrics import served
 from tln.recording import open_recording
 from tln.serve.access import load_keys
-from tln.serve.app import Serving, build_app
+from tln.serve.app import Serving, build_app, too_many
 from tln.serve.engine import Engine
 from tln.serve.layers import LocalLayers
 from tln.serve.links import Link, LinkPool
 from tln.serve.metrics import ServeMetrics
 from tln.serve.prompts import Prompts
 from tln.serve.protocol import http_protocol
+from tln.serve.readiness import Readiness
 from tln.serve.sessions import SessionMaker
 from tln.session import session_request
 from tln.settings import TlnSettings
@@ -74,6 +75,7 @@ def serving(
         links = LinkPool([Link(number, maker.open) for number in range(serve.max_running)], serve.retry_after_seconds)
         metrics = ServeMetrics(run)
         with contextlib.ExitStack() as stack_of_ends:
+            ends = stack_of_ends.enter_context(contextlib.ExitStack())
             stack_of_ends.callback(links.close, _CLOSE_SECONDS)
             fitting = links.open_first().crossing.max_positions(1, hidden_width)
             engine = Engine(
@@ -88,9 +90,14 @@ def serving(
             )
             engine.start()
             stack_of_ends.callback(engine.stop)
+            readiness = Readiness(engine, links, serve.check_seconds, serve.check_timeout_seconds)
+            metrics.watch_readiness(lambda: not readiness.standing().reason)
+            readiness.start()
+            ends.callback(readiness.end)
             num_positions = min(stack.max_cache_positions, int(config.max_position_embeddings))
             yield Serving(
                 engine,
+                readiness,
                 Prompts(tokenizer, serve, num_positions, int(config.vocab_size)),
                 serve,
                 metrics,
@@ -132,7 +139,7 @@ async def run_server(
     serve = parts.settings
     config = uvicorn.Config(
         build_app(parts),
-        http=http_protocol(serve.body_seconds),
+        http=http_protocol(serve.body_seconds, serve.max_connections, too_many(parts)),
         ws="none",
         log_config=None,
         log_level="warning",

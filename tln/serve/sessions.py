@@ -54,6 +54,10 @@ class Session:
         """Whether its stream is up."""
         return self.transport.is_attached
 
+    def ask_health(self, timeout_seconds: float) -> str:
+        """What the untrusted node says of itself on this session's connection. Any thread may ask."""
+        return self.transport.ask_health(timeout_seconds)
+
     @torch.no_grad()
     def carry(self, passage: Passage) -> torch.Tensor:
         """Hidden rows [1, T, H] after the delegated layers: protected, sent, received and restored."""

@@ -38,7 +38,13 @@ class ServeSettings:
     max_body_bytes: _Count = 1 << 20
     """Largest body of a request."""
     body_seconds: _Seconds = 30.0
-    """How long a request may take to arrive: its head, and then its body."""
+    """How long a request may take to arrive: its head, and then its body; and how long an answer may lie unread."""
+    max_connections: _Count = 256
+    """Connections that are served at once; more are answered 503, and closed where they are twice as many."""
+    check_seconds: _Seconds = 5.0
+    """How often the untrusted node is asked whether it serves, beside all that crosses."""
+    check_timeout_seconds: _Seconds = 5.0
+    """How long its answer may take; then /healthz is 503, until it answers again."""
     retry_after_seconds: _Count = 2
     """What a client that is turned away for now is told to wait."""
     drain_seconds: Annotated[float, Field(ge=0)] = 30.0

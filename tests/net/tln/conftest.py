@@ -21,6 +21,7 @@ from splitwire.backbone import (
 )
 from splitwire.pki import init_pki
 from splitwire.tls import TlsFiles
+from tests.net.tln.cable import Cable
 from tln.connection import ConnectionSettings
 from tln.crossing import Crossing
 from tln.model import SplitModelForCausalLM
@@ -146,6 +147,21 @@ def connect(pki: dict[str, TlsFiles]) -> Iterator[Callable[..., Link]]:
     yield make
     for transport in transports:
         transport.close()
+
+
+@pytest.fixture
+def cable(loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[Any], tuple[Cable, str]]]:
+    """cable(node) -> a cable to the node and the address of its near end."""
+    cables: list[Cable] = []
+
+    def lay(node: Any) -> tuple[Cable, str]:
+        made = Cable(loop, int(node.settings.listen.rpartition(":")[2]))
+        cables.append(made)
+        return made, made.start()
+
+    yield lay
+    for made in cables:
+        made.stop()
 
 
 @pytest.fixture

@@ -91,7 +91,12 @@ def serve(loop: asyncio.AbstractEventLoop, pki: dict[str, TlsFiles]) -> Iterator
         connection = ConnectionSettings(
             address=node.settings.listen, tls=pki["tln"], connect_timeout_seconds=1.0, retry_seconds=5.0
         )
-        own: dict[str, Any] = {"listen": "127.0.0.1:0", "model_name": MODEL, "retry_after_seconds": 1}
+        own: dict[str, Any] = {
+            "listen": "127.0.0.1:0",
+            "model_name": MODEL,
+            "retry_after_seconds": 1,
+            "check_seconds": 0.2,
+        }
         given: dict[str, Any] = {
             "model": node.settings.model,
             "connection": connection,

@@ -75,23 +75,6 @@ def test_what_is_no_http_is_answered_and_ended(endpoint: Any) -> None:
     assert endpoint.http().get("/healthz", headers=upgrade).json() == {"status": "ok"}
 
 
-def test_a_client_that_does_not_finish_asking_is_let_go(
-    start_node: Callable[..., Any], serve: Callable[..., Any]
-) -> None:
-    """Before its first request, within a head, after an answer, and within a body; who waits for an answer is not."""
-    endpoint = serve(start_node(), {"body_seconds": 0.3})
-    url, healthy = urlsplit(endpoint.url), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    body += b"Content-Length: 9\r\n\r\n{"
-    for sent, status in ((b"", b""), (healthy[:-2], b""), (healthy + healthy[:9], b" 200 "), (body, b" 408 ")):
-        with socket.create_connection((url.hostname, url.port), WAIT_SECONDS) as asked:
-            asked.sendall(sent)
-            answer = b"".join(iter(lambda: asked.recv(1 << 16), b""))
-        assert answer[8:13] == status
-    endpoint.slow_down(0.1)
-    assert endpoint.client().completions.create(**TEXT | {"max_tokens": 8}).usage is not None
-
-
 def test_a_prompt_is_in_no_log_line_and_no_metric(endpoint: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Nor is the answer."""
     with caplog.at_level(logging.DEBUG):
