@@ -14,22 +14,21 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from deploy.cells import INTERRUPTED, list_cells, run_missing
 from deploy.demo.processes import ProcessFailedError, run
-from deploy.reproduce.cell import SCHEMA, Bench, run_cell
+from deploy.reproduce.cell import Bench, run_cell
+from deploy.reproduce.results import Results
 from deploy.reproduce.settings import DEFAULT_FILE, Cell, Recipe, cells, load
 from deploy.reproduce.table import render, write_section
-from deploy.results import read_result, write_result
 from splitwire.errors import SettingsError
 from splitwire.private_files import replace_file
 
 DOCUMENT = Path("docs/experiments.md")
-_INTERRUPTED = 130
 
 console = Console(stderr=True, highlight=False)
 
@@ -43,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = cells(settings, tuple(options.cells))
         results = Results(options.out.resolve() / "results", settings.recipe)
         if options.list:
-            _list(wanted, results)
+            list_cells(wanted, results)
             return 0
         if not options.table:
             _run(wanted, results, options, settings.recipe)
@@ -53,61 +52,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         console.print("interrupted; finished cells are kept, run it again to go on")
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 
-class Results:
-    """The result files of one recipe. SettingsError when the folder holds those of another one."""
-
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder = folder
-        self._recipe = recipe
-
-    def all(self) -> list[dict[str, Any]]:
-        """Every result in the folder, by name."""
-        return [self._read(file) for file in sorted(self.folder.glob("*.json"))]
-
-    def get(self, cell: Cell) -> dict[str, Any] | None:
-        """The result of a cell, or None."""
-        file = self._file(cell)
-        return self._read(file) if file.exists() else None
-
-    def put(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Keeps a result, whole or not at all."""
-        write_result(self._file(cell), result)
-
-    def _file(self, cell: Cell) -> Path:
-        return self.folder / f"{cell.name}.json"
-
-    def _read(self, file: Path) -> dict[str, Any]:
-        return read_result(
-            file,
-            lambda result: (result["schema"], result["recipe_hash"]),
-            (SCHEMA, self._recipe.hash),
-            other="another recipe or version",
-            remedy="name a new folder with --out",
-        )
-
-
 def _run(wanted: list[Cell], results: Results, options: argparse.Namespace, recipe: Recipe) -> None:
-    missing = [cell for cell in wanted if results.get(cell) is None]
-    console.print(f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done")
     root = options.out.resolve()
-    if missing:
+
+    def run_one(cell: Cell) -> dict[str, Any]:
         _make_keys(root)
-    began = time.monotonic()
-    for number, cell in enumerate(missing, start=1):
-        console.print(f"[bold cyan]==[/] [{number}/{len(missing)}] {cell.name}", soft_wrap=True)
         bench = Bench(root / "work" / cell.name, root / "pki", root / "keys", recipe, options.settings.resolve().parent)
-        result = run_cell(cell, bench, keep=options.keep)
-        results.put(cell, result)
-        _write_tables(results.all(), options)
-        left = (time.monotonic() - began) / number * (len(missing) - number)
-        seconds = result["seconds"]
-        console.print(
-            f"   {seconds['all']:.0f} s, of which training {seconds['train']:.0f} s; about {left / 60:.0f} min left"
-        )
+        return run_cell(cell, bench, keep=options.keep)
+
+    run_missing(wanted, results, run_one, console, after=lambda: _write_tables(results.all(), options))
 
 
 def _make_keys(root: Path) -> None:
@@ -126,12 +83,6 @@ def _write_tables(found: list[dict[str, Any]], options: argparse.Namespace) -> N
     kept = options.document.with_suffix(".json")
     replace_file(kept, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode("ascii"))
     write_section(options.document, text)
-
-
-def _list(wanted: list[Cell], results: Results) -> None:
-    for cell in wanted:
-        state = "done" if results.get(cell) else "missing"
-        sys.stdout.write(f"{cell.name}  {state}\n")
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

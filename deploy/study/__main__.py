@@ -13,14 +13,15 @@ import argparse
 import json
 import os
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from auditor.progress import shown, terminate_like_interrupt
 from auditor.views.base import NotMeasurableError
+from deploy.cells import INTERRUPTED, list_cells, run_missing
 from deploy.reproduce.table import write_section
 from deploy.study.cell import Bench, run_cell
 from deploy.study.prompts import SHIPPED, digest_of
@@ -29,8 +30,6 @@ from deploy.study.settings import DEFAULT_FILE, Setup, StudySettings, load, setu
 from deploy.study.table import BEGIN, END, render
 from splitwire.errors import SplitwireError
 from splitwire.private_files import replace_file
-
-_INTERRUPTED = 130
 
 console = Console(stderr=True, highlight=False)
 
@@ -43,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = setups(settings, tuple(options.cells))
         results = Results(options.out / "results", digest_of(options.prompts))
         if options.list:
-            _list(wanted, results)
+            list_cells(wanted, results)
             return 0
         if not options.table:
             with terminate_like_interrupt():
@@ -54,23 +53,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         console.print("interrupted; finished cells are kept, run it again to go on")
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 
 def _run(settings: StudySettings, wanted: list[Setup], results: Results, options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
-    missing = [setup for setup in wanted if results.get(setup) is None]
-    console.print(f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done")
     bench = Bench(settings.recipe, options.prompts, max(setup.cell.num_prompts for setup in setups(settings)))
-    began = time.monotonic()
-    for number, setup in enumerate(missing, start=1):
-        console.print(f"[bold cyan]==[/] [{number}/{len(missing)}] {setup.cell.name}", soft_wrap=True)
+
+    def run_one(setup: Setup) -> dict[str, Any]:
         with shown(console) as progress:
-            result = run_cell(setup, bench, progress)
-        results.put(setup, result)
-        left = (time.monotonic() - began) / number * (len(missing) - number)
-        console.print(f"   {result['seconds']['all']:.0f} s; about {left / 60:.0f} min left")
+            return run_cell(setup, bench, progress)
+
+    run_missing(wanted, results, run_one, console)
 
 
 def _tell(settings: StudySettings, results: Results, document: Path | None) -> None:
@@ -83,12 +78,6 @@ def _tell(settings: StudySettings, results: Results, document: Path | None) -> N
     content = json.dumps(kept, indent=1, sort_keys=True) + "\n"
     replace_file(document.with_name("study.json"), content.encode("ascii"))
     write_section(document, text, BEGIN, END)
-
-
-def _list(wanted: list[Setup], results: Results) -> None:
-    for setup in wanted:
-        state = "done" if results.get(setup) else "missing"
-        sys.stdout.write(f"{setup.cell.name}  {state}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,4 +35,4 @@ class Results:
         write_result(self._file(setup), result)
 
     def _file(self, setup: Setup) -> Path:
-        return self.folder / f"{setup.cell.name}.json"
+        return self.folder / f"{setup.name}.json"

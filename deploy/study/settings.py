@@ -133,6 +133,11 @@ class Setup:
     cell: Cell
 
     @property
+    def name(self) -> str:
+        """The name of its result file."""
+        return self.cell.name
+
+    @property
     def hash(self) -> str:
         """SHA-256 hex of the canonical form, with every parameter of the attack."""
         told = replace(self.variant, parameters=parameters_of(self.attack))

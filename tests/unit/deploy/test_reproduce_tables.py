@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deploy.reproduce.__main__ import Results
 from deploy.reproduce.cell import SCHEMA
+from deploy.reproduce.results import Results
 from deploy.reproduce.settings import Cell, Recipe
 from deploy.reproduce.table import BEGIN, END, NONE_YET, render, write_section
 from splitwire.errors import SettingsError
