@@ -144,13 +144,13 @@ class _Pace:
             self._seconds, self._timed = self._seconds + seconds, self._timed + 1
 
     def told(self) -> str:
-        """Reading 7 of at most 55, up to 3 min left."""
+        """Reading 7 of at most 55 (up to 3 min)."""
         count = f"reading {self.done + 1} of at most {self.most}"
         if not self._timed:
             return count
         left = (self.most - self.done) * self._seconds / self._timed
         shown = f"{left:.0f} s" if left < _MINUTE_SECONDS else f"{left / _MINUTE_SECONDS:.0f} min"
-        return f"{count}, up to {shown} left"
+        return f"{count} (up to {shown})"
 
 
 def _label(dose: Dose | None) -> str:

@@ -30,6 +30,7 @@ from auditor.progress import Progress, silent
 from auditor.public_text import auxiliary_digest
 from auditor.results import NotMeasured, plain
 from auditor.store import Store
+from auditor.time_left import TimeLeft
 from auditor.views.base import NotMeasurableError
 from splitwire.bundles.manifest import software_versions
 from splitwire.errors import BundleError
@@ -39,6 +40,7 @@ SCHEMA = "splitwire.calibration/2"
 PARTS_SCHEMA = "splitwire.calibration-parts/2"
 _KINDS: dict[str, type[Any]] = {"calibrated": Calibrated, "not_calibrated": NotMeasured, "reading": DoseReading}
 Part = Calibrated | NotMeasured
+_AUDITS = 3.0  # what the ladders of an attack cost about, beside its audit over as many rows
 
 
 def run_calibration(
@@ -115,16 +117,29 @@ def calibrate(attack_name: str, family: str, material: Material, plan: Plan, sto
 
 def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progress) -> Iterator[Part]:
     pairs = plan_pairs(plan)
-    for number, (name, family) in enumerate(pairs, start=1):
+    left = TimeLeft(pairs, round(_AUDITS * _rows_read(material, plan)))
+    for number, pair in enumerate(pairs, start=1):
+        name, family = pair
         kept = store.get(f"{name}/{family}")
         if kept is not None:
             yield kept[0]
+            left.end(pair, kept[1])
             continue
         prefix, started = f"{number}/{len(pairs)} {name} on {family}", time.monotonic()
 
-        def labelled(label: str, done: int, total: int, prefix: str = prefix) -> None:
-            progress(f"{prefix}: {label}", done, total)
+        def labelled(label: str, done: int, total: int, prefix: str = prefix, pair: tuple[str, str] = pair) -> None:
+            progress(f"{prefix}: {left.text(pair)}, {label}", done, total)
 
+        left.begin()
         labelled("starting", 0, 0)
         part = calibrate(name, family, material, plan, store, labelled)
-        yield store.put(f"{name}/{family}", part, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        yield store.put(f"{name}/{family}", part, seconds)
+        left.end(pair, seconds)
+
+
+def _rows_read(material: Material, plan: Plan) -> int:
+    """Rows of the frames that the views of a calibration hold at most."""
+    num_frames, limit = len(material.capture.items), bounded(plan).probe.max_frames
+    share = min(1.0, limit / num_frames) if limit and num_frames else 1.0
+    return round(share * len(material.capture.rows.item))

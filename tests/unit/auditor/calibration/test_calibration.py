@@ -88,7 +88,9 @@ def test_an_onset_is_a_rung_from_which_on_every_rung_is_found() -> None:
 
 def test_a_token_leak_is_found_from_some_dose_on_and_not_without_one(make_run: Callable[..., Any]) -> None:
     run = make_run(frames=150, gradient="none")
-    tree = run_calibration([run.bundle], key=run.key, plan=SMALL)
+    told = list[tuple[str, int, int]]()
+    tree = run_calibration([run.bundle], key=run.key, plan=SMALL, progress=lambda *now: told.append(now))
+    assert ("1/1 latent_probe on forward_only: less than a minute left, reading 1 of at most 6, no dose", 0, 6) in told
     ladders = {ladder["metric"]: ladder for ladder in tree["calibrated"][0]["ladders"]}
     effect = ladders["token_top1_effect"]
     assert effect["rungs"][0]["num_detected"] == 0
@@ -132,6 +134,13 @@ def test_a_page_shows_every_metric_and_a_changed_file_is_refused(make_run: Calla
     file, page = write_calibration(tree, tmp_path)
     text = page.read_text()
     assert text.count("<svg") == 3
+    rungs = [rung for part in tree["calibrated"] for ladder in part["ladders"] for rung in ladder["rungs"]]
+    unread = [rung for rung in rungs if not rung["num_readings"]]
+    partly = [rung for rung in rungs if rung["num_readings"] and rung["detection"] not in ("found", "missed")]
+    assert text.count('unread" d=') == len(unread)
+    assert text.count(' part" cx=') == len(partly)
+    assert unread or partly
+    assert "inferred, " in text
     assert "http" not in text.replace("http-equiv", "")
     calibration = read_calibration(tmp_path)
     assert calibration.plan_hash == CHEAP.hash
