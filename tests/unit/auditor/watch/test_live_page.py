@@ -18,8 +18,7 @@ from auditor.watch.live import LivePage
 from auditor.watch.live.history import History, last_verdict
 from auditor.watch.settings import LivePageSettings
 from splitwire.errors import SettingsError
-
-from ..browser import needs_browser, seen_by_a_browser  # noqa: TID252 - helpers of these tests
+from tests.unit.auditor.browser import needs_browser, seen_by_a_browser
 
 Record = Callable[..., Any]
 
