@@ -45,6 +45,7 @@ class PublicModel:
 
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
+        self._returned: dict[bytes, torch.Tensor] = {}
         self._last_hidden: dict[bytes, torch.Tensor] = {}
 
     @cached_property
@@ -83,9 +84,8 @@ class PublicModel:
         return self.tail.hidden_width
 
     def returned_rows(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
-        """Rows [T, H] that the delegated layers would return for each text of token ids [T]."""
-        ids = [torch.from_numpy(text) for text in texts]
-        return _by_length(ids, lambda ids_BT: self.middle(self.head(ids_BT)))
+        """Rows [T, H] that the delegated layers would return for each text of token ids [T]; each text once."""
+        return _each_once(texts, self._returned, self._return)
 
     def finish(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Normed hidden states [T, H] of the public tail over each sequence of returned rows [T, H]."""
@@ -93,9 +93,11 @@ class PublicModel:
 
     def last_hidden(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
         """Normed last hidden states [T, H] of the uncut public model on texts of token ids [T]; each text once."""
-        new = {text.tobytes(): text for text in texts if text.tobytes() not in self._last_hidden}
-        self._last_hidden.update(zip(new, self.finish(self.returned_rows(list(new.values()))), strict=True))
-        return [self._last_hidden[text.tobytes()] for text in texts]
+        return _each_once(texts, self._last_hidden, lambda new: self.finish(self.returned_rows(new)))
+
+    def _return(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
+        ids = [torch.from_numpy(text) for text in texts]
+        return _by_length(ids, lambda ids_BT: self.middle(self.head(ids_BT)))
 
     @torch.no_grad()
     def log_probabilities(self, normed: torch.Tensor, classes: Integers) -> torch.Tensor:
@@ -168,6 +170,17 @@ def _setting(tree: Any, *path: str) -> Any:
     for name in path:
         tree = tree.get(name) if isinstance(tree, dict) else None
     return tree
+
+
+def _each_once(
+    texts: Sequence[Integers],
+    known: dict[bytes, torch.Tensor],
+    compute: Callable[[Sequence[Integers]], list[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """What is computed of every text; what is not `known` yet is computed together, and known from then on."""
+    new = {text.tobytes(): text for text in texts if text.tobytes() not in known}
+    known.update(zip(new, compute(list(new.values())), strict=True))
+    return [known[text.tobytes()] for text in texts]
 
 
 @torch.no_grad()
