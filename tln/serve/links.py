@@ -126,8 +126,11 @@ class LinkPool:
         return any(link.is_connected for link in self._links)
 
     def ask_health(self, timeout_seconds: float) -> str:
-        """What the untrusted node says of itself on the connection of one session; "" when none is up. Any thread."""
-        up = next((link for link in self._links if link.is_connected), None)
+        """What the untrusted node says of itself on the connection of one session, an idle one where there is one.
+
+        "" when none is up. Any thread may ask.
+        """
+        up = min((link for link in self._links if link.is_connected), key=lambda link: link.is_busy, default=None)
         return "" if up is None else up.ask_health(timeout_seconds)
 
     def open_first(self) -> Session:

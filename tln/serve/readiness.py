@@ -75,11 +75,14 @@ class Readiness:
 
     def _run(self) -> None:
         while not self._ended.wait(self._check_seconds):
-            if self._engine.is_connected:
-                said = self._links.ask_health(self._timeout_seconds)
-                if said not in _UNKNOWN:
-                    self._trouble = _TROUBLE.get(said, "")
-            else:
-                self._trouble = ""  # the session that is opened next is an answer
-                self._engine.reconnect()
+            self._look()
             self.standing()
+
+    def _look(self) -> None:
+        if not self._engine.is_connected:
+            self._trouble = ""  # the session that is opened next is an answer
+            self._engine.reconnect()
+            return
+        said = self._links.ask_health(self._timeout_seconds)
+        if said not in _UNKNOWN:
+            self._trouble = _TROUBLE.get(said, "")
