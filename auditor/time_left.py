@@ -48,6 +48,7 @@ class TimeLeft:
 
     def seconds(self, pair: tuple[str, str], elapsed: float) -> float:
         """The same in seconds, when this part has taken `elapsed` seconds."""
-        pace = (self._before * _TRUSTED + self._finished_seconds) / (_TRUSTED + self._finished_cost)
-        others = sum(self._costs.values()) - self._costs[pair]
-        return pace * others + max(0.0, pace * self._costs[pair] - elapsed)
+        own, known = self._costs[pair], self._before * _TRUSTED + self._finished_seconds
+        cost = _TRUSTED + self._finished_cost
+        pace = max(known / cost, (known + elapsed) / (cost + own))  # a part that is late says so before it ends
+        return pace * (sum(self._costs.values()) - own) + max(0.0, pace * own - elapsed)
