@@ -21,7 +21,7 @@ from auditor.calibration.ladder import Calibrated, Ladder
 from auditor.evidence.representation import Representation, difference
 from auditor.plan import DoseMode, Plan
 from auditor.results import Check, DetectionLimit, MatchedControl, Reason, Result
-from auditor.words import NO_CONTROL, UNCALIBRATED
+from auditor.words import NO_CONTROL, UNCALIBRATED, UNFOUND
 
 
 def assure(
@@ -82,9 +82,9 @@ def _of_ladders(ladders: Sequence[Ladder]) -> str:
     if not ladders:
         return f"{UNCALIBRATED}: the calibration has no ladder of it"
     if all(ladder.onset_coverage_ratio is None for ladder in ladders):
-        return f"{UNCALIBRATED}: no dose of its ladder was found with power"
+        return f"{UNFOUND} of its ladder was found with power"
     if not any(ladder.is_found for ladder in ladders):
-        return f"{UNCALIBRATED}: no dose of its ladder would have failed it"
+        return f"{UNFOUND} of its ladder would have failed it"
     return ""
 
 
@@ -106,9 +106,7 @@ def _blind_modes(metric: str, ladders: Sequence[Ladder], among: Sequence[Calibra
         if finder:
             words.append(f"blind to the {mode} leak, which {finder} finds")
         else:
-            reasons.append(
-                f"{UNCALIBRATED}: no dose of the {mode} leak would have failed it, in no attack that asks this"
-            )
+            reasons.append(f"{UNFOUND} of the {mode} leak would have failed it, in no attack that asks this")
     return reasons, words
 
 

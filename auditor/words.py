@@ -14,6 +14,7 @@ LEFT_OUT = "no attack of the plan does"
 OUT_OF_SCOPE = "the plan leaves it out of its scope"
 UNDERPOWERED = "under-powered"
 UNCALIBRATED = "uncalibrated"
+UNFOUND = f"{UNCALIBRATED}: no dose"
 NO_CONTROL = "no representation-matched control"
 SHORT_FAMILIES = {
     "forward_only": "forward",

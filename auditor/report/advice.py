@@ -24,7 +24,7 @@ from auditor.channels import (
     TIMING_METADATA,
 )
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
-from auditor.words import NO_CONTROL, UNCALIBRATED
+from auditor.words import NO_CONTROL, UNCALIBRATED, UNFOUND
 
 Tree = Mapping[str, Any]
 
@@ -71,6 +71,11 @@ _WORKS = "An instrument was not shown to work: record more frames, or raise prob
 _CALIBRATE = (
     "Nothing says yet how small a leak would have been found: run auditor calibrate with the same bundles and plan, "
     "and audit with --calibration calibration/calibration.json."
+)
+_UNFOUND = (
+    "The calibration did not find every kind of leak: calibrate with more frames (calibration.max_frames of the plan), "
+    "or with an attack of that question that reads such leaks. A plan whose calibration.modes leaves one out does not "
+    "speak of it, and its scope line says so."
 )
 _CONTROL = (
     "Nothing shows yet that the attacks read rows of this kind at all: record a run of the same split on public text "
@@ -186,12 +191,14 @@ def _evidence(report: Tree) -> list[str]:
 
 def _instrument(report: Tree) -> list[str]:
     texts = [reason["text"] for reason in report["verdict"]["reasons"] if reason["kind"] == "instrument"]
-    uncalibrated = any(text.startswith(UNCALIBRATED) for text in texts)
+    unfound = any(text.startswith(UNFOUND) for text in texts)
+    uncalibrated = any(text.startswith(UNCALIBRATED) and not text.startswith(UNFOUND) for text in texts)
     uncontrolled = any(text.startswith(NO_CONTROL) for text in texts)
     others = any(not text.startswith((UNCALIBRATED, NO_CONTROL)) for text in texts)
     steps = [_WORKS] if others else []
     if report["verdict"]["state"] != "fail":
         steps += [_CALIBRATE] if uncalibrated else []
+        steps += [_UNFOUND] if unfound else []
         steps += [_CONTROL] if uncontrolled else []
     return steps
 

@@ -1,4 +1,4 @@
-"""What the page advises for the node's own state, whose unit is the interval between two snapshots."""
+"""What the page advises: for the node's own state, whose unit is the interval between two snapshots; for ladders."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ def test_an_open_check_of_the_state_asks_for_intervals_and_not_for_documents(det
     steps = next_steps(report)
     assert any(expected in step for step in steps)
     assert not any("documents in all" in step for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("uncalibrated: no calibration is given", "run auditor calibrate"),
+        ("uncalibrated: no dose of the invariant leak would have failed it", "calibration.max_frames"),
+    ],
+)
+def test_a_ladder_without_an_onset_needs_another_step_than_no_ladder(text: str, expected: str) -> None:
+    """Calibrating again in the same way would find the same."""
+    report: dict[str, Any] = {
+        "verdict": {"state": "inconclusive", "reasons": [{"kind": "instrument", "text": text, "subject": ""}]},
+        "results": [],
+        "captured": {"documents_by_split": {"train": 50, "select": 10, "test": 40}},
+        "plan": {"name": "default", "underpowered": False, "settings": {"statistics": {"min_documents": 20}}},
+    }
+    (step,) = next_steps(report)
+    assert expected in step
