@@ -19,11 +19,9 @@ Legend: B sequences or frames, T rows or positions, D width.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +32,7 @@ from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
 from tln.exchanges import Route, Transport
+from tln.outgoing import ForwardListener, GradientPolicy, Guard, Outgoing, StepCounter
 from tln.replay_window import ReplayWindow
 from tln.replies import control_reader, frame_reader, squared_norm
 
@@ -48,34 +47,6 @@ _SIDES: dict[PaddingSide, stack_pb2.PaddingSide] = {
     "": stack_pb2.PADDING_SIDE_UNSPECIFIED,
 }
 
-GradientPolicy = Callable[[torch.Tensor, StepContext], torch.Tensor]
-"""Turns the gradient with respect to the returned rows [B, T, D] into what may cross, of the same shape."""
-
-
-Guard = Callable[[Route, Sequence[bytes]], None]
-"""Is shown the bytes of each tensor before anything of them is sent; an error keeps them here."""
-
-
-class ForwardListener(Protocol):
-    """Is told of each FORWARD frame before it is sent. Trusted node only: it sees the truth about the rows."""
-
-    def __call__(self, context: StepContext, truth: RowTruth | None, messages: Sequence[bytes], /) -> None:
-        """`messages` are the bytes that will cross."""
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """Serialized messages of one tensor, where they belong, and the tensor whose shape the answer must have.
-
-    FORWARD rows also have their context and truth, for a session that must be restored.
-    """
-
-    messages: Sequence[bytes]
-    route: Route
-    like: torch.Tensor
-    context: StepContext | None = None
-    truth: RowTruth | None = None
-
 
 class Recovery(Protocol):
     """Sends in as many sessions as it takes (tln.recovery)."""
@@ -85,20 +56,6 @@ class Recovery(Protocol):
 
     def deliver(self, crossing: Crossing, control: stack_pb2.Control, /) -> stack_pb2.ControlResult:
         """Has a control message done."""
-
-
-@dataclass
-class StepCounter:
-    """Numbers the steps of a session, or of several sessions that share it, which may be restored at the same time."""
-
-    last: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def take(self) -> int:
-        """The next number."""
-        with self._lock:
-            self.last += 1
-            return self.last
 
 
 class Crossing:

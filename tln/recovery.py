@@ -26,8 +26,9 @@ from splitwire.logging import get_logger
 from splitwire.v1 import stack_pb2
 from tln.connection import RecoverySettings
 from tln.context import StepContext
-from tln.crossing import Crossing, Outgoing
+from tln.crossing import Crossing
 from tln.history import SessionHistory
+from tln.outgoing import Outgoing
 from tln.peer_errors import SessionLostError
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, parts_of
 

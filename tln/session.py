@@ -21,8 +21,9 @@ from splitwire.frames import FrameLimits, torch_dtype, wire_dtype, wire_dtype_na
 from splitwire.v1 import stack_pb2
 from splitwire.wire import CHUNK_BYTES, PROTOCOL_VERSION
 from tln.connection import RecoverySettings
-from tln.crossing import Crossing, GradientPolicy
+from tln.crossing import Crossing
 from tln.exchanges import Transport
+from tln.outgoing import GradientPolicy
 from tln.prefill import DEFAULT_PREFILL_POSITIONS
 from tln.recovery import Recovery
 

@@ -18,7 +18,8 @@ import torch
 from splitwire.errors import PeerError, StateError
 from splitwire.v1 import stack_pb2
 from tln.context import RowTruth, StepContext
-from tln.crossing import Crossing, GradientPolicy, Outgoing
+from tln.crossing import Crossing
+from tln.outgoing import GradientPolicy, Outgoing
 
 T = TypeVar("T")
 S = TypeVar("S")

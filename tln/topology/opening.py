@@ -13,8 +13,9 @@ from contextlib import contextmanager
 
 from splitwire.backbone import identity
 from splitwire.v1 import stack_pb2
-from tln.crossing import Crossing, GradientPolicy
+from tln.crossing import Crossing
 from tln.exchanges import Transport
+from tln.outgoing import GradientPolicy
 from tln.session import Continuation, SessionMode, open_crossing, session_request
 from tln.settings import TlnSettings
 from tln.topology.group import GroupCrossing

@@ -22,7 +22,8 @@ import torch
 
 from splitwire.errors import PeerError
 from splitwire.logging import get_logger
-from tln.crossing import Crossing, GradientPolicy
+from tln.crossing import Crossing
+from tln.outgoing import GradientPolicy
 from tln.topology.group import GroupCrossing
 
 _log = get_logger(__name__)
