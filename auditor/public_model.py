@@ -11,6 +11,7 @@ Shapes: T positions of one text, H hidden width, C classes.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +48,7 @@ class PublicModel:
         self.settings = settings
         self._returned: dict[bytes, torch.Tensor] = {}
         self._last_hidden: dict[bytes, torch.Tensor] = {}
+        self._one_at_a_time = threading.RLock()  # arms that are fitted side by side ask for the same texts
 
     @cached_property
     def head(self) -> HeadModel:
@@ -85,7 +87,8 @@ class PublicModel:
 
     def returned_rows(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
         """Rows [T, H] that the delegated layers would return for each text of token ids [T]; each text once."""
-        return _each_once(texts, self._returned, self._return)
+        with self._one_at_a_time:
+            return _each_once(texts, self._returned, self._return)
 
     def finish(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Normed hidden states [T, H] of the public tail over each sequence of returned rows [T, H]."""
@@ -93,7 +96,8 @@ class PublicModel:
 
     def last_hidden(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
         """Normed last hidden states [T, H] of the uncut public model on texts of token ids [T]; each text once."""
-        return _each_once(texts, self._last_hidden, lambda new: self.finish(self.returned_rows(new)))
+        with self._one_at_a_time:
+            return _each_once(texts, self._last_hidden, lambda new: self.finish(self.returned_rows(new)))
 
     def _return(self, texts: Sequence[Integers]) -> list[torch.Tensor]:
         ids = [torch.from_numpy(text) for text in texts]

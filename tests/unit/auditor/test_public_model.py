@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,22 @@ def test_a_text_runs_once_through_the_delegated_layers(settings: ModelSettings) 
     assert sorted(sizes) == [(1, 2), (1, 4), (1, 4)]
     assert [tuple(rows.shape) for rows in returned] == [(len(text), model.width) for text in TEXTS]
     assert hidden[0] is hidden[2]
+
+
+def test_arms_side_by_side_share_what_one_of_them_computes(settings: ModelSettings) -> None:
+    model, begun, calls = PublicModel(settings), threading.Barrier(2), list[int]()
+
+    def ask() -> torch.Tensor:
+        begun.wait(10)
+        return model.last_hidden(TEXTS[:1])[0]
+
+    with (
+        model.middle.register_forward_hook(lambda *_: (calls.append(1), time.sleep(0.2))[1]),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first, second = (job.result() for job in [pool.submit(ask), pool.submit(ask)])
+    assert first is second
+    assert len(calls) == 1
 
 
 def test_what_was_computed_before_is_what_is_computed_alone(settings: ModelSettings) -> None:
