@@ -30,8 +30,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question, UnitScores
 from auditor.attacks.parts.measures import Measures, mean_by_owner
+from auditor.attacks.parts.surrogate import Surrogate, parameters_of
 from auditor.channels import MEMBERSHIP_PROPERTY
 from auditor.progress import Progress, silent
 from auditor.public_model import PublicModel
@@ -39,13 +41,9 @@ from auditor.views.base import FloatArray
 from auditor.views.membership import MembershipView, State
 from splitwire.backbone import MiddleModel
 from splitwire.errors import BundleError
-from splitwire.gram import GramNetwork
-from splitwire.v1 import stack_pb2
 
 _BATCH_TEXTS = 16
 _SMALLEST = 1e-12
-_PARAMETER = "parameter."
-_GRAM_FIELDS = ("width", "num_experts", "num_layers", "radial", "sign_invariant")
 _TEXT_READINGS = {"loss_drop": (1,), "loss": (0,), "learned": (0, 1, 2)}
 _FRAME_READINGS = {"change": (0,), "surrogate": (0, 1, 2, 3, 4), "frame": (5, 6, 7, 8), "all": tuple(range(9))}
 
@@ -70,9 +68,22 @@ class Membership:
 
     def measure(self, view: MembershipView, progress: Progress = silent) -> Measures:
         """The costly part: what the snapshots do to the candidates."""
-        rows = _measure_texts(view, view.model, progress) if view.model is not None else _measure_frames(view, progress)
-        readings = _TEXT_READINGS if view.model is not None else _FRAME_READINGS
-        return Measures(mean_by_owner(rows, view.owner, view.num_candidates), readings, view.known, view.known_member)
+        if view.model is None:
+            return _as_measures(view, _frame_measures(view, _surrogate(view), None, progress), _FRAME_READINGS)
+        return _as_measures(view, _measure_texts(view, view.model, progress), _TEXT_READINGS)
+
+    def measure_after(self, view: MembershipView, source: Integers, amplitude_ratio: float) -> Measures:
+        """Measures of frames where each candidate meets last weights of its own: those after one more step of the
+        node's optimizer, on candidate `source` [C], of this share of the way that training moved the weights.
+        """
+        surrogate = _surrogate(view)
+        steps_CP = surrogate.own_steps(view.frames, view.owner, view.num_candidates)
+        moved = amplitude_ratio * steps_CP[source][view.owner]
+        return _as_measures(view, _frame_measures(view, surrogate, moved, silent), _FRAME_READINGS)
+
+
+def _as_measures(view: MembershipView, rows: FloatArray, readings: dict[str, tuple[int, ...]]) -> Measures:
+    return Measures(mean_by_owner(rows, view.owner, view.num_candidates), readings, view.known, view.known_member)
 
 
 @torch.no_grad()
@@ -121,7 +132,7 @@ def _losses(model: PublicModel, returned_BTH: torch.Tensor, labels_BT: torch.Ten
 def _with_weights(middle: MiddleModel, state: State, facts: dict[str, Any]) -> MiddleModel:
     """A copy of the delegated layers with the snapshot's parameters, or with its adapters merged in."""
     own = copy.deepcopy(middle).float()
-    tensors = _parameters(state)
+    tensors = parameters_of(state)
     parameters = dict(own.body.named_parameters())
     with torch.no_grad():
         for name, value in tensors.items():
@@ -141,46 +152,17 @@ def _is_transposed(middle: MiddleModel, name: str) -> bool:
     return not isinstance(module, torch.nn.Linear)
 
 
-def _measure_frames(view: MembershipView, progress: Progress) -> FloatArray:
+def _frame_measures(
+    view: MembershipView, surrogate: Surrogate, moved: FloatArray | None, progress: Progress
+) -> FloatArray:
     """Measures of every frame [F, 9]: five of the surrogate's reaction, four of the frame itself."""
+    shapes = [_shape(np.asarray(frame, dtype=np.float64)) for frame in view.frames]
+    return np.concatenate([surrogate.reactions(view.frames, moved, progress), np.array(shapes)], axis=1)
+
+
+def _surrogate(view: MembershipView) -> Surrogate:
     with _fitting():
-        first, last = _network(view, view.start), _network(view, view.end)
-    way = torch.cat([(b - a).flatten() for a, b in zip(first.parameters(), last.parameters(), strict=True)]).detach()
-    rows = np.zeros((len(view.frames), 9))
-    for number, frame in enumerate(view.frames):
-        if number % 64 == 0:
-            progress("candidates", number, len(view.frames))
-        frame_RD = torch.from_numpy(np.ascontiguousarray(frame, dtype=np.float32))
-        rows[number] = [*_reaction(first, last, way, frame_RD), *_shape(frame.astype(np.float64))]
-    return rows
-
-
-def _network(view: MembershipView, state: State) -> GramNetwork:
-    settings = stack_pb2.GramSettings(**{name: view.facts[name] for name in _GRAM_FIELDS})
-    network = GramNetwork(settings, torch.Generator().manual_seed(0))
-    network.load_state_dict({name: torch.from_numpy(value) for name, value in _parameters(state).items()})
-    return network
-
-
-def _parameters(state: State) -> dict[str, FloatArray]:
-    """The weights of a snapshot by their own names, without the moments."""
-    return {name.removeprefix(_PARAMETER): state[name] for name in state if name.startswith(_PARAMETER)}
-
-
-def _reaction(first: GramNetwork, last: GramNetwork, way: torch.Tensor, frame_RD: torch.Tensor) -> list[float]:
-    """Log change, residual after and before (log, relative), log gradient length, cosine with the weights' way."""
-    with torch.no_grad():
-        before_RD = first(frame_RD[None])[0]
-    after_RD = last(frame_RD[None])[0]
-    loss = 0.5 * (after_RD - frame_RD).square().sum() / len(frame_RD)
-    gradients = torch.autograd.grad(loss, list(last.parameters()))
-    slope = torch.cat([gradient.flatten() for gradient in gradients])
-    size = frame_RD.norm().clamp_min(_SMALLEST)
-    lengths = [(after_RD - before_RD).norm() / size, (after_RD - frame_RD).norm() / size]
-    lengths += [(before_RD - frame_RD).norm() / size, slope.norm()]
-    logs = [float(length.detach().clamp_min(_SMALLEST).log()) for length in lengths]
-    cosine = float((slope @ way).detach() / (slope.norm() * way.norm()).detach().clamp_min(_SMALLEST))
-    return [*logs, cosine]
+        return Surrogate(view.facts, view.start, view.end)
 
 
 def _shape(rows_RD: FloatArray) -> list[float]:

@@ -35,7 +35,7 @@ NOTHING_TO_LEAK: dict[Question, str] = {
     "trajectory": "nothing that protects rows keeps the node's weights from telling a property, or makes them tell it",
     "metadata": "nothing that protects rows changes when messages cross, or hides their sizes",
     "reaction": "a naked bundle is not of an active tap, and has no decoys",
-    "membership": "canaries of the audited run itself are the control",
+    "membership": "steps on members planted into the weights of the audited run, or its own canaries, are the control",
 }
 """Questions whose leak a naked bundle cannot have by construction: for these the planted leak is the control."""
 

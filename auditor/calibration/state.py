@@ -15,7 +15,7 @@ from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.frame_membership import resent
-from auditor.scorers.membership import members_found, read_members
+from auditor.scorers.membership import LONGEST_STEP_RATIO, members_found, planted_members, read_members
 from auditor.scorers.planting import covered
 from auditor.scorers.trajectory import property_views, read_property
 from auditor.statistics.tpr import FPR_RATIO
@@ -49,24 +49,29 @@ class TrajectoryInstrument:
 
 
 class MembershipInstrument:
-    """Measures of a share of the members, moved."""
+    """A step on themselves for a share of the members (gram stack), or their measures, moved (transformer stack)."""
 
     modes: tuple[DoseMode, ...] = ("coordinate",)
     is_graded = True
     carrier = "members"
-    leak = "measures moved by the amplitude in standard deviations"
+    leak: str
 
     def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
         self._attack, self._plan = cast("Membership", attack), plan
-        view, self._key = membership_view(material, family, plan)
-        self._measures = self._attack.measure(view)
+        self._view, self._key = membership_view(material, family, plan)
+        self._measures = self._attack.measure(self._view)
+        self.leak = (
+            f"one more step on the member, by the amplitude in {LONGEST_STEP_RATIO:g} of the way of the weights"
+            if self._view.model is None
+            else "measures moved by the amplitude in standard deviations"
+        )
 
     def read(self, dose: Dose | None, seed: int) -> list[Reading]:
         """AUC, and members found at 1 % false positives."""
         measures = self._measures
         if dose is not None and not dose.is_zero:
             members = covered(np.flatnonzero(self._key.units.real), dose.coverage_ratio, seed)
-            measures = measures.planted(members, dose.amplitude_ratio)
+            measures = planted_members(self._attack, self._view, measures, members, dose.amplitude_ratio, seed)
         return _readings(measures, self._key, self._plan)
 
 

@@ -1,9 +1,13 @@
 """Scores the membership question: AUC, and members found at 1 % false positives, over the test documents.
 
 A candidate is a document, and the unit of uncertainty. The reading is chosen on select; canaries take no part in the
-numbers. Controls: canary documents that the trusted node put many times into training must be told from canaries that
-it held out, by the same scores; and measures of members that were moved by half of their spread must be found. In the
-twin membership is dealt out at random within each split.
+numbers. In the twin membership is dealt out at random within each split. Controls:
+
+    transformer   canary documents that the trusted node put many times into training must be told from canaries that it
+                  held out, by the same scores; and measures of members that were moved by half of their spread
+    gram          members that meet weights which took one more step on themselves, and all others weights which took it
+                  on another candidate. A surrogate of a few hundred weights keeps no canary either: what canaries read
+                  stands in the details
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
-from auditor.arrays import Flags
+from auditor.arrays import Flags, Integers
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
 from auditor.attacks.membership import Membership
@@ -30,10 +34,12 @@ from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
 from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views.base import FloatArray
-from auditor.views.membership import MembershipKey, membership_view
+from auditor.views.membership import MembershipKey, MembershipView, membership_view
 from auditor.views.units import UnitKey
 
 CONTROL_SHIFT_RATIO = 0.5
+LONGEST_STEP_RATIO = 0.1
+"""Of the way that training moved the weights; a longer step is no longer small, and says less of whom it was on."""
 
 
 def score_membership(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
@@ -41,9 +47,14 @@ def score_membership(attack: Attack, material: Material, family: str, plan: Plan
     view, key = membership_view(material, family, plan)
     measures = cast("Membership", attack).measure(view, progress)
     best = read_members(measures, key, plan)
-    controls = [_canary_control(best[0], key, plan), _planted_control(measures, key, plan)]
+    canary = _canary_control(best[0], key, plan)
+    planted = _planted_control(attack, view, measures, key, plan)
+    controls = [planted] if view.model is None else [canary, planted]
     given = f"{view.num_candidates} candidates, of which {len(view.known)} known; first and last snapshot"
-    return membership_result(attack, family, measures, key, plan, best=best, controls=controls, given=given)
+    told = {"canary_auc_ratio": finite(canary.value), "canary_found": canary.found}
+    return membership_result(
+        attack, family, measures, key, plan, best=best, controls=controls, given=given, details=told
+    )
 
 
 def membership_result(
@@ -150,15 +161,36 @@ def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Contr
     return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
 
 
-def _planted_control(measures: Measures, key: MembershipKey, plan: Plan) -> Control:
-    planted = measures.planted(np.flatnonzero(key.units.real), CONTROL_SHIFT_RATIO)
+def planted_members(
+    attack: Membership, view: MembershipView, measures: Measures, members: Integers, amplitude_ratio: float, seed: int
+) -> Measures:
+    """A copy in which these members stand out. Gram stack: after a step on themselves, where all others meet one of the
+    same length on another candidate; amplitude 1 is a step of `LONGEST_STEP_RATIO`. Transformer stack, where a step on
+    every text is dear: measures that are moved by this share of their spread.
+    """
+    if view.model is not None:
+        return measures.planted(members, amplitude_ratio)
+    order = np.random.default_rng([seed, 11]).permutation(view.num_candidates)
+    source = np.empty_like(order)
+    source[order] = np.roll(order, 1)
+    source[members] = members
+    return attack.measure_after(view, source, LONGEST_STEP_RATIO * amplitude_ratio)
+
+
+def _planted_control(
+    attack: Attack, view: MembershipView, measures: Measures, key: MembershipKey, plan: Plan
+) -> Control:
+    is_gram = view.model is None
+    amplitude, members = 1.0 if is_gram else CONTROL_SHIFT_RATIO, np.flatnonzero(key.units.real)
+    planted = planted_members(cast("Membership", attack), view, measures, members, amplitude, plan.split.seed)
     found = read_members(planted, key, plan)[1]
     lower = found.lower_ratio
-    return Control(
-        f"measures of members moved by {CONTROL_SHIFT_RATIO:g} of their spread",
-        found.auc_ratio,
-        lower is not None and lower > plan.ceilings.membership_auc_ratio,
+    what = (
+        f"one more step on the member, of {LONGEST_STEP_RATIO:g} of the way that training moved the weights"
+        if is_gram
+        else f"measures of members moved by {CONTROL_SHIFT_RATIO:g} of their spread"
     )
+    return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
 
 
 def tpr_check(rate: Tpr, controls: Sequence[Control], plan: Plan) -> Check:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from auditor.attacks.membership import Membership, _network, _with_weights
+from auditor.attacks.membership import Membership, _with_weights
 from auditor.attacks.parts.measures import Measures
+from auditor.attacks.parts.surrogate import gram_network
 from auditor.calibration import Dose
 from auditor.calibration import state as instruments
 from auditor.calibration.state import MembershipInstrument
@@ -24,19 +25,20 @@ from auditor.evidence.splits import split_capture, split_documents
 from auditor.plan import Plan, SplitSettings, StatisticsSettings
 from auditor.scorers.membership import (
     _canary_control,
-    _planted_control,
     members_found,
     membership_twin,
     not_by_luck,
+    planted_members,
     read_members,
     tpr_check,
 )
 from auditor.statistics.auc import Auc
 from auditor.views.base import NotMeasurableError
-from auditor.views.membership import MembershipKey, membership_view
+from auditor.views.membership import MembershipKey, MembershipView, membership_view
 from auditor.views.units import UnitKey
 from splitwire.backbone import ModelSettings, load_middle
 from splitwire.bundles import SnapshotWriter
+from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
 from ucn.stacks.adapters import with_lora
 from ucn.stacks.base import ForwardCall, StackLimits
@@ -104,7 +106,6 @@ def test_canaries_are_the_control_and_take_no_part_in_the_number() -> None:
     assert found.num_positive + found.num_negative == int(((key.units.split == 2) & ~key.canary).sum())
     control = _canary_control(chosen, key, PLAN)
     assert control.found
-    assert _planted_control(measures, key, PLAN).found
     measures, key = _measured(0.0)
     missing = _canary_control(read_members(measures, key, PLAN)[0], key, PLAN)
     assert not missing.found
@@ -114,7 +115,7 @@ def test_canaries_are_the_control_and_take_no_part_in_the_number() -> None:
 def test_its_instrument_reads_what_the_scorer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a dose and at a dose of zero, number for number; a larger dose reads more, and the full one breaks."""
     measures, key = _measured(0.0)
-    monkeypatch.setattr(instruments, "membership_view", lambda *_: (None, key))
+    monkeypatch.setattr(instruments, "membership_view", lambda *_: (SimpleNamespace(model="public"), key))
     attack = Membership()
     monkeypatch.setattr(attack, "measure", lambda _view: measures)
     instrument = MembershipInstrument(attack, SimpleNamespace(), MEMBERSHIP_PROPERTY, PLAN)  # type: ignore[arg-type]
@@ -162,9 +163,50 @@ def test_the_surrogate_of_a_snapshot_answers_as_the_node() -> None:
     stack = GramStack(request, torch.device("cpu"), StackLimits())
     state = stack.state()
     arrays = {name: tensor.numpy() for name, tensor in state.tensors.items()}
-    network = _network(SimpleNamespace(facts=state.facts), arrays)  # type: ignore[arg-type]
+    network = gram_network(state.facts, arrays)
     rows = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(1))
     assert torch.equal(network(rows).detach(), stack.forward(rows, ForwardCall(1, "evaluate")))
+
+
+def _gram_candidates(count: int) -> tuple[MembershipView, MembershipKey]:
+    """Random frames and a surrogate before and after a training that knew nothing of who was a member."""
+    generator = torch.Generator().manual_seed(7)
+    facts = {"width": 8, "num_experts": 2, "num_layers": 2, "radial": True, "sign_invariant": False}
+    network = GramNetwork(stack_pb2.GramSettings(**facts), generator)
+    start = {f"parameter.{name}": value.numpy().copy() for name, value in network.state_dict().items()}
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    end = {f"parameter.{name}": value.numpy() for name, value in network.state_dict().items()}
+    frames = list(torch.randn(count, 6, 8, generator=generator).numpy())
+    member = np.random.default_rng(3).random(count) < 0.6
+    split = split_documents([f"doc-{n}" for n in range(count)], SplitSettings())
+    known = np.flatnonzero(split == 0)
+    key = MembershipKey(UnitKey(member, split, np.arange(count)), np.zeros(count, bool))
+    owner = np.arange(count)
+    view = MembershipView(MEMBERSHIP_PROPERTY, count, owner, frames, [], None, facts, start, end, known, member[known])
+    return view, key
+
+
+def test_a_step_on_the_member_is_found_in_the_weights_of_a_surrogate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest one is; none at all changes no number; with the answers dealt out anew it tells nothing."""
+    view, key = _gram_candidates(240)
+    attack, members = Membership(), np.flatnonzero(key.units.real)
+    measures = attack.measure(view)
+    assert np.array_equal(planted_members(attack, view, measures, members, 0.0, 1).values, measures.values)
+    planted = planted_members(attack, view, measures, members, 1.0, 1)
+    found, twin = read_members(planted, key, PLAN)[1], membership_twin(planted, key, PLAN)
+    assert found.lower_ratio is not None
+    assert found.lower_ratio > 0.6
+    assert twin.lower_ratio is not None
+    assert twin.lower_ratio < 0.5
+    monkeypatch.setattr(instruments, "membership_view", lambda *_: (view, key))
+    instrument = MembershipInstrument(attack, SimpleNamespace(), MEMBERSHIP_PROPERTY, PLAN)  # type: ignore[arg-type]
+    assert "step on the member" in instrument.leak
+    plain = instrument.read(None, 1)
+    assert instrument.read(Dose(1.0, 0.0, "coordinate"), 1) == plain
+    assert not plain[0].detected
+    assert instrument.read(Dose(1.0, 1.0, "coordinate"), 1)[0].breaks
 
 
 def test_what_is_missing_is_named(make_run: Callable[..., Any], tmp_path: Path) -> None:
