@@ -41,7 +41,7 @@ def run_battery(
         if kept is not None:
             parts.append(kept[0])
             log.add(part_name, kept[1], resumed=True)
-            left.end((name, family), kept[1])
+            left.end((name, family), kept[1], measured=isinstance(kept[0], Result))
             continue
         started = time.monotonic()
         left.begin()
@@ -52,7 +52,7 @@ def run_battery(
         seconds = time.monotonic() - started
         parts.append(store.put(part_name, part, seconds))
         log.add(part_name, seconds)
-        left.end((name, family), seconds)
+        left.end((name, family), seconds, measured=isinstance(part, Result))
     results = [part for part in parts if isinstance(part, Result)]
     return results, [part for part in parts if isinstance(part, NotMeasured)]
 

@@ -24,16 +24,22 @@ def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_estimate_begins_from_known_costs_and_grows_with_the_capture() -> None:
-    small, large = (TimeLeft([DEAR, CHEAP], rows).seconds(DEAR, 0.0) for rows in (80_000, 240_000))
+    small, large = (TimeLeft([CHEAP], rows).seconds(CHEAP, 0.0) for rows in (80_000, 240_000))
     assert large == pytest.approx(3 * small)
-    assert small > 10 * TimeLeft([CHEAP], 80_000).seconds(CHEAP, 0.0)
+    tiny, small_dear, large_dear = (TimeLeft([DEAR], rows).seconds(DEAR, 0.0) for rows in (8_000, 80_000, 240_000))
+    assert small_dear == pytest.approx(10 * tiny)
+    assert large_dear == small_dear > 10 * small
 
 
 def test_a_slow_machine_is_learned_from_what_is_finished() -> None:
     left = TimeLeft([DEAR, CHEAP], 80_000)
     expected = left.seconds(DEAR, 0.0)
-    left.end(DEAR, 50 * expected)
-    assert left.seconds(CHEAP, 0.0) > 10 * TimeLeft([CHEAP], 80_000).seconds(CHEAP, 0.0)
+    left.end(DEAR, 50 * expected, measured=True)
+    cheap = TimeLeft([CHEAP], 80_000).seconds(CHEAP, 0.0)
+    assert left.seconds(CHEAP, 0.0) > 10 * cheap
+    left = TimeLeft([DEAR, CHEAP], 80_000)
+    left.end(DEAR, 0.0, measured=False)
+    assert left.seconds(CHEAP, 0.0) == cheap
 
 
 def test_the_running_part_counts_down() -> None:
