@@ -88,9 +88,20 @@ def run_calibration(
 def bounded(plan: Plan) -> Plan:
     """The plan with the limits of its calibration: fewer frames and restarts, nothing else."""
     limit = plan.calibration.max_frames
-    frames = min(limit, plan.probe.max_frames) if limit and plan.probe.max_frames else limit or plan.probe.max_frames
-    restarts = min(plan.calibration.restarts, plan.probe.restarts)
-    return replace(plan, probe=replace(plan.probe, max_frames=frames, restarts=restarts))
+
+    def frames(most: int) -> int:
+        return min(limit, most) if limit and most else limit or most
+
+    return replace(
+        plan,
+        probe=replace(
+            plan.probe,
+            max_frames=frames(plan.probe.max_frames),
+            restarts=min(plan.calibration.restarts, plan.probe.restarts),
+        ),
+        history=replace(plan.history, max_frames=frames(plan.history.max_frames)),
+        response=replace(plan.response, max_frames=frames(plan.response.max_frames)),
+    )
 
 
 def calibrate(attack_name: str, family: str, material: Material, plan: Plan, store: Store, progress: Progress) -> Part:

@@ -43,7 +43,7 @@ def print_calibration(tree: Mapping[str, Any], console: Console) -> None:
     """The detection limits as a table on a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("check", "attack", "leak", "found from", "breaks from"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for entry in tree["calibrated"]:
         for ladder in entry["ladders"]:
             table.add_row(

@@ -157,6 +157,7 @@ def test_the_limits_of_a_calibration_only_ever_narrow_the_plan() -> None:
     assert bounded(plan).probe.max_frames == 100
     assert bounded(Plan()).probe.max_frames == 400
     assert bounded(plan).probe.restarts == 1
+    assert (bounded(plan).history.max_frames, bounded(plan).response.max_frames) == (400, 400)
     assert bounded(dataclasses.replace(Plan(), calibration=CalibrationSettings(max_frames=0))).probe.max_frames == 0
 
 
