@@ -1,6 +1,8 @@
 """A small trained arm over features that an attack computed of every row: LayerNorm, Linear, GELU, Linear.
 
 The schedule is that of the latent probe: AdamW, epochs as the plan says, no early stopping, one seed an arm.
+It trains as a stack of one (stacked.py), whose head takes about two thirds of the time that autograd takes.
+
 Shapes: M rows, K features, C classes.
 """
 
@@ -11,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from auditor.arrays import Integers
 from auditor.attacks.parts.chunks import log_probability_chunks
 from auditor.attacks.parts.invariants import standardise
 from auditor.attacks.parts.probes import INVARIANT_WIDTH, RowProbe
+from auditor.attacks.parts.stacked import StackedRows, train_step, write_back
 from auditor.plan import ProbeSettings
 from auditor.progress import Tick
 from auditor.views.token import TokenView
@@ -48,19 +50,16 @@ class FeatureArm:
 
     def fit(self, tick: Tick) -> None:
         """Trains on the train rows; ticks at every update."""
-        settings, model = self._settings, self._model
-        optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
+        settings, stack = self._settings, StackedRows([self._model])
+        optimizer = torch.optim.AdamW(stack.parameters(), lr=settings.learning_rate, fused=True)
         generator = torch.Generator().manual_seed(self._seed)
         for epoch in range(self.epochs):
             order = torch.randperm(len(self._train), generator=generator)
             for start in range(0, len(order), settings.batch_rows):
                 tick((epoch + start / len(order)) / self.epochs)
                 batch = order[start : start + settings.batch_rows]
-                loss = nn.functional.cross_entropy(model(self._train[batch]), self._train_classes[batch])
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-        model.eval()
+                train_step(stack, optimizer, stack.hidden(self._train[batch]), self._train_classes[batch])
+        write_back(stack)
 
     def log_probabilities(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Log-probabilities over the classes of every score row, in chunks."""
