@@ -134,7 +134,7 @@ def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progr
         kept = store.get(f"{name}/{family}")
         if kept is not None:
             yield kept[0]
-            left.end(pair, kept[1])
+            left.end(pair, kept[1], measured=isinstance(kept[0], Calibrated))
             continue
         prefix, started = f"{number}/{len(pairs)} {name} on {family}", time.monotonic()
 
@@ -146,7 +146,7 @@ def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progr
         part = calibrate(name, family, material, plan, store, labelled)
         seconds = time.monotonic() - started
         yield store.put(f"{name}/{family}", part, seconds)
-        left.end(pair, seconds)
+        left.end(pair, seconds, measured=isinstance(part, Calibrated))
 
 
 def _rows_read(material: Material, plan: Plan) -> int:
