@@ -182,7 +182,7 @@ class CalibrationSettings:
     modes: Annotated[tuple[DoseMode, ...], Field(min_length=1)] = ("coordinate", "invariant")
     """The same leak in every frame, or one that is turned anew in every frame."""
     repetitions: Count = 5
-    """Readings of every dose, each with a new split of the documents, new places and new codes."""
+    """Most readings of a dose, each with a new split of the documents, new places and new codes."""
     power_ratio: Ratio = 0.8
     """Share of the repetitions that must find a dose for it to count as found."""
     max_frames: Annotated[int, Field(ge=0)] = 400
