@@ -6,17 +6,20 @@ from decoys even where norms are alike; and noise that hides a gradient hides it
 
 Readings, all signed: the projection on the change, its cosine, the projection standardised within the frame, and a
 logistic regression of the three on the units of train documents. Beside them, what the gradient adds about a token once
-the change is known: a linear reading of forward row, gradient row and reaction together.
+the change is known: a linear reading of forward row, gradient row and reaction together, and a small trained probe of
+them, for what only their products tell.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from auditor.arrays import Integers
 from auditor.attacks.base import Assumes, Question, UnitScores
+from auditor.attacks.latent_probe import LatentProbe
 from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.row_norm import fit_logistic
 from auditor.channels import ACTIVE_PERTURBATION
@@ -42,7 +45,8 @@ class PerturbationResponse:
         Of rows with their reactions beside them: the arms that name a token.
         """
         if isinstance(view, TokenView):
-            return LinearProbe().run(view, settings, progress)
+            one = replace(settings, probes=settings.probes[:1], restarts=1)
+            return [*LinearProbe().run(view, settings, progress), *LatentProbe().run(view, one, progress)]
         if view.train_real.all() or not view.train_real.any():
             return []
         columns = np.stack([view.projection, view.cosine, _within_frame(view.projection, view.group)], axis=1)

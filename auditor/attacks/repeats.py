@@ -3,7 +3,8 @@
 An attacker with memory, who needs no label to find repeats. Candidates come from three invariants of a frame: sorted
 norms and Gram spectrum; mean and second moment of its rows (the same when a rotation was used again); norms that two
 frames have in common. Each pair of candidates is aligned (alignment.py) and believed when it scores far above what
-pairs of frames score at large. Arms, each for several probes:
+pairs of frames score at large. Where no rotation stands between two frames they are compared without their mean row,
+which is much the same in all frames and drifts as the encoder learns. Arms, each for several probes:
 
     averaged   the probe on rows that are the mean over all repeats that were found
     pooled     the probe on single rows; its log-probabilities are summed over the repeats of a row
@@ -141,6 +142,7 @@ class _Finder:
             np.asarray(view.rows[start:end], dtype=np.float64)
             for start, end in zip(view.offsets[:-1], view.offsets[1:], strict=True)
         ]
+        self._centred = [frame - frame.mean(0) for frame in self._frames]
         self._generator = np.random.default_rng([view.seed, 5])
 
     def find(self, progress: Progress) -> Repeats:
@@ -156,7 +158,6 @@ class _Finder:
             if found is None:
                 continue
             believed.append((one, other))
-            found = found.widened(self._frames[one], self._frames[other])
             first = view.offsets[one] + np.flatnonzero(found.kept)
             second = view.offsets[other] + found.columns[found.kept]
             total[first] += found.onto_first(self._frames[other])[found.kept]
@@ -179,16 +180,17 @@ class _Finder:
         for length in np.unique(lengths):
             members = np.flatnonzero(lengths == length)
             if len(members) > 1:
-                for near_FK in self._neighbours(np.stack([self._frames[n] for n in members])):
+                for near_FK in self._neighbours(members):
                     for number, near in zip(members, near_FK, strict=True):
                         candidates[int(number)].update(int(members[place]) for place in near if place >= 0)
         return frame_pairs(candidates)
 
-    def _neighbours(self, frames_FRD: FloatArray) -> Iterator[Integers]:
-        """Nearest frames [F, K] by each invariant that the gauge leaves alone."""
+    def _neighbours(self, members: Integers) -> Iterator[Integers]:
+        """Nearest of these frames [F, K] as they are, and by each invariant that the gauge leaves alone."""
+        yield _nearest(unit(np.stack([self._centred[n] for n in members])).reshape(len(members), -1))
         if not self._view.has_gauge:
-            yield _nearest(unit(frames_FRD).reshape(len(frames_FRD), -1))
             return
+        frames_FRD = np.stack([self._frames[n] for n in members])
         norms_FR = np.sort(np.linalg.norm(frames_FRD, axis=2), axis=1)
         spectrum = np.linalg.svd(frames_FRD, compute_uv=False)
         yield _nearest(_standard(np.concatenate([norms_FR, spectrum], axis=1)))
@@ -198,32 +200,42 @@ class _Finder:
 
     def _aligner(self, pairs: list[tuple[int, int]]) -> Callable[[int, int], Alignment | None]:
         """A function that aligns two frames, or gives None where they score as any two frames do."""
-        null = self._null_pairs(pairs)
+        null, frames, centred = self._null_pairs(pairs), self._frames, self._centred
+        ways = (in_place, same_gauge) if self._view.has_gauge else (in_place,)
+        limits = [_far([way(centred[one], centred[other]).score for one, other in null], _FAR_ERRORS) for way in ways]
+
+        def align_plain(one: int, other: int) -> Alignment | None:
+            for way, limit in zip(ways, limits, strict=True):
+                found = _above(way(centred[one], centred[other]), limit)
+                if found is not None:
+                    return found.widened(centred[one], centred[other])
+            return None
+
         if not self._view.has_gauge:
-            limit = _far([in_place(*pair).score for pair in null], _FAR_ERRORS)
-            return lambda one, other: _above(in_place(self._frames[one], self._frames[other]), limit)
-        same_limit = _far([same_gauge(*pair).score for pair in null], _FAR_ERRORS)
-        seed_limit = _far([gram_correlation_of_seeds(*pair) for pair in null], _SEED_ERRORS)
-        aligned = [by_gram(*pair) for pair in null]
+            return align_plain
+        seed_limit = _far([gram_correlation_of_seeds(frames[one], frames[other]) for one, other in null], _SEED_ERRORS)
+        aligned = [by_gram(frames[one], frames[other]) for one, other in null]
         gram_limit = _far([found.score for found in aligned if found is not None], _FAR_ERRORS)
 
         def align(one: int, other: int) -> Alignment | None:
-            first, second = self._frames[one], self._frames[other]
-            found = _above(same_gauge(first, second), same_limit)
-            return found or _above(by_gram(first, second, seed_limit=seed_limit), gram_limit)
+            plainly = align_plain(one, other)
+            if plainly is not None:
+                return plainly
+            found = _above(by_gram(frames[one], frames[other], seed_limit=seed_limit), gram_limit)
+            return found and found.widened(frames[one], frames[other])
 
         return align
 
-    def _null_pairs(self, pairs: list[tuple[int, int]]) -> list[tuple[FloatArray, FloatArray]]:
+    def _null_pairs(self, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Pairs of frames of one length at large: most carry nothing in common."""
         if not pairs:
             return []
         ends = np.array(pairs)
         first = self._generator.integers(0, len(ends), _NUM_NULL_PAIRS)
         second = self._generator.integers(0, len(ends), _NUM_NULL_PAIRS)
-        drawn = zip(ends[first, 0], ends[second, 1], strict=True)
-        frames = ((self._frames[one], self._frames[other]) for one, other in drawn if one != other)
-        return [(one, other) for one, other in frames if len(one) == len(other)]
+        drawn = zip(ends[first, 0].tolist(), ends[second, 1].tolist(), strict=True)
+        frames = self._frames
+        return [(one, other) for one, other in drawn if one != other and len(frames[one]) == len(frames[other])]
 
 
 def _nearest(features_FK: FloatArray) -> Integers:

@@ -19,13 +19,14 @@ from auditor.calibration.base import Dose
 from auditor.calibration.history import HistoryInstrument
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.evidence.material import Material
-from auditor.evidence.reading import read_capture
+from auditor.evidence.reading import _stack_kinds, read_capture
 from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.progress import silent
 from auditor.results import plain
-from auditor.scorers.history import score_history
+from auditor.scorers.history import match, score_history
 from auditor.views.base import NotMeasurableError
+from auditor.views.history import history_view
 from splitwire.v1 import channels_pb2, stack_pb2
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,6 +52,8 @@ class Recipe:
     noise: float = 0.0
     gauge: str = "fresh"
     """fresh: a rotation and a permutation a frame; reused: one rotation for all; none: rows as they are."""
+    drift: float = 0.0
+    """Length of a row that all rows of a frame have in common, and that turns from frame to frame."""
 
 
 @dataclass
@@ -81,6 +84,8 @@ class Wire:
     ) -> None:
         num_decoys = 0 if self.recipe.gauge == "none" else DECOYS
         rows = np.concatenate([clean, CONTENT * generator.normal(size=(num_decoys, WIDTH)) / np.sqrt(WIDTH)])
+        angle = 0.02 * len(self._frames)
+        rows[:, :2] += self.recipe.drift * np.array([np.cos(angle), np.sin(angle)])
         order = np.arange(len(rows)) if self.recipe.gauge == "none" else generator.permutation(len(rows))
         turn = _rotation(generator) if self.recipe.gauge == "fresh" else turn
         rows = rows @ turn + self.recipe.noise * generator.normal(size=rows.shape) / np.sqrt(WIDTH)
@@ -173,6 +178,22 @@ def test_without_a_gauge_noise_averages_out_of_sequences(score: Callable[..., An
     assert not result["details"]["has_gauge"]
     assert result["details"]["repeats_found_ratio"] > 0.8
     assert _effect(result)["value"] > result["details"]["single_effect_pp"] + 3
+
+
+def test_what_all_rows_of_a_frame_share_does_not_hide_repeats(material: Callable[..., Material]) -> None:
+    """An encoder that learns moves it on, so that frames near in time are more alike than those of one block."""
+    given = material(gauge="none", noise=1.0, epochs=2, drift=12.0)
+    view, key = history_view(given.capture, given.splits, PLAN)
+    assert match(RepeatProbe().find(view, silent), key).found_ratio > 0.8
+
+
+def test_the_answer_names_the_session_of_an_opening_that_had_none_yet() -> None:
+    """A trusted node's own recording: frames without decoys are of the gram stack all the same."""
+    opening = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=stack_pb2.STACK_KIND_GRAM)
+    asked = SimpleNamespace(kind="OpenSessionRequest", session_hash="", message=opening.SerializeToString())
+    answered = SimpleNamespace(kind="OpenSessionResponse", session_hash=SESSION, message=b"")
+    source: Any = SimpleNamespace(messages=lambda hop: [asked, answered] if hop == channels_pb2.HOP_CONTROL else [])
+    assert _stack_kinds(source) == {SESSION: stack_pb2.STACK_KIND_GRAM}
 
 
 def test_a_block_is_scored_once_however_often_it_crossed(score: Callable[..., Any]) -> None:
