@@ -214,14 +214,16 @@ class SnapshotTensors(Mapping[str, Array]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._opened() as file:
+        with self._reading():
+            file: Any = safe_open(path, framework="np")
             self.shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        self._file = file
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.shapes:
             raise KeyError(name)
-        with self._opened() as file:
-            return np.asarray(file.get_tensor(name))
+        with self._reading():
+            return np.asarray(self._file.get_tensor(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -230,10 +232,9 @@ class SnapshotTensors(Mapping[str, Array]):
         return len(self.shapes)
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _reading(self) -> Iterator[None]:
         try:
-            with safe_open(self._path, framework="np") as file:
-                yield file
+            yield
         except (OSError, SafetensorError, KeyError, ValueError):
             raise _unreadable(self._path) from None
 
