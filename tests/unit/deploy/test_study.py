@@ -119,7 +119,7 @@ def test_the_shipped_studies_are_those_of_the_page() -> None:
         assert {f"defence.actinv.b5.{kind}-{ratio}.n5" for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)} <= set(names)
     assert len([name for name in names if name.startswith("defence.actinv.b5.gaussian-")]) == 5
     assert {f"pidi-split.pidi.b{blocks}.none.n5" for blocks in (3, 5, 6)} <= set(names)
-    assert {f"transfer.{name}.b5.none.tuned.n3" for name in ("tbs-singular", "replication")} <= set(names)
+    assert {f"transfer.{name}.b5.none.tuned.n3" for name in ("tbs-singular-2e-2", "replication")} <= set(names)
 
 
 @pytest.mark.parametrize(
