@@ -77,7 +77,7 @@ class GrpcTransport:
         grant = _parse(stack_pb2.OpenSessionResponse, raw)
         self._session_id, self._session_hash = grant.session_id, wire.session_hash(grant.session_id)
         self._is_lost = False
-        self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns, "")
+        self._tell(CONTROL, "request", "OpenSessionRequest", message, sent_ns, self._session_hash)
         self._tell(CONTROL, "response", "OpenSessionResponse", raw, time.time_ns(), self._session_hash)
         return grant
 

@@ -61,14 +61,9 @@ def _frames(sources: Sequence[FrameSource], hop: Any) -> Iterator[Any]:
 
 
 def _stack_kinds(source: FrameSource) -> dict[str, int]:
-    """Stack kind of each session whose opening was recorded. A recorder that saw the request before the session had a
-    hash wrote none beside it: then the answer names it.
-    """
-    kinds: dict[str, int] = {}
-    asked: int | None = None
-    for record in source.messages(channels_pb2.HOP_CONTROL):
-        if record.kind == "OpenSessionRequest":
-            asked = stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
-        if record.kind.startswith("OpenSession") and record.session_hash and asked is not None:
-            kinds[record.session_hash], asked = asked, None
-    return kinds
+    """Stack kind of each session whose opening was recorded."""
+    return {
+        record.session_hash: stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
+        for record in source.messages(channels_pb2.HOP_CONTROL)
+        if record.kind == "OpenSessionRequest" and record.session_hash
+    }

@@ -84,6 +84,7 @@ def test_only_declared_fields_cross_and_decode_sends_one_row_a_sequence(
     assert not any(header.row_lengths for header in forward[1:])
     kinds = {(record.kind, record.direction) for record in seen}
     assert ("OpenSessionRequest", "request") in kinds
+    assert {record.session_hash for record in seen} == {link.transport.session_hash}
     assert ("ExchangeResponse", "response") in kinds
 
 

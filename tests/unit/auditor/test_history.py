@@ -19,7 +19,7 @@ from auditor.calibration.base import Dose
 from auditor.calibration.history import HistoryInstrument
 from auditor.channels import ACCUMULATED_HISTORY
 from auditor.evidence.material import Material
-from auditor.evidence.reading import _stack_kinds, read_capture
+from auditor.evidence.reading import read_capture
 from auditor.evidence.splits import split_capture
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
 from auditor.progress import silent
@@ -185,15 +185,6 @@ def test_what_all_rows_of_a_frame_share_does_not_hide_repeats(material: Callable
     given = material(gauge="none", noise=1.0, epochs=2, drift=12.0)
     view, key = history_view(given.capture, given.splits, PLAN)
     assert match(RepeatProbe().find(view, silent), key).found_ratio > 0.8
-
-
-def test_the_answer_names_the_session_of_an_opening_that_had_none_yet() -> None:
-    """A trusted node's own recording: frames without decoys are of the gram stack all the same."""
-    opening = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=stack_pb2.STACK_KIND_GRAM)
-    asked = SimpleNamespace(kind="OpenSessionRequest", session_hash="", message=opening.SerializeToString())
-    answered = SimpleNamespace(kind="OpenSessionResponse", session_hash=SESSION, message=b"")
-    source: Any = SimpleNamespace(messages=lambda hop: [asked, answered] if hop == channels_pb2.HOP_CONTROL else [])
-    assert _stack_kinds(source) == {SESSION: stack_pb2.STACK_KIND_GRAM}
 
 
 def test_a_block_is_scored_once_however_often_it_crossed(score: Callable[..., Any]) -> None:
