@@ -92,7 +92,7 @@ def audited(
             "frames_per_step": 8,
             "max_evaluation_blocks": 0 if is_wide else 6,
             "membership_blocks": 0 if is_wide else 48,
-            "learning_rate": 0.01 if is_wide else 0.003,
+            "learning_rate": 0.01 if is_wide else 0.001,
             **RUNS[run].get("train", {}),
         }
         settings = build(TlnSettings, tree, "test")
