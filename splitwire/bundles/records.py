@@ -30,8 +30,8 @@ _HOPS = frozenset(channels_pb2.Hop.values()) - {channels_pb2.HOP_UNSPECIFIED}
 class WireRecord:
     """One serialized message exactly as it crossed.
 
-    `session_hash` is empty for a message of no session: a request to open one has the hash of the session that it got. Times are nanoseconds since 1970; a recorder
-    that sees only one side of a message gives the same time twice.
+    `session_hash` is empty for a message of no session: a request to open one has the hash of the session that it got.
+    Times are nanoseconds since 1970; a recorder that sees only one side of a message gives the same time twice.
     """
 
     hop: channels_pb2.Hop
