@@ -18,6 +18,7 @@ from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
+from tests.net.tln.train.runs import charged_rows
 from tln.adversaries import AdversarySettings
 from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
 from tln.context import NO_DOCUMENT
@@ -134,14 +135,8 @@ def test_the_ledger_of_a_resumed_run_counts_every_frame_once(settings: TlnSettin
     _break_off(settings)
     ledger = _go_on(settings, "second").ledger
     truths = [read_truth(tmp_path / name / TRUTH_FILE, tmp_path / "keys" / "audit.key") for name in ("first", "second")]
-    counts = {name: np.zeros(len(truths[0].documents), dtype=np.int64) for name in ("real", "decoy", "gradient")}
     by_step = {record.step: record for truth in truths for record in truth.records.values()}
-    for record in by_step.values():
-        documents, real = record.document.ravel(), record.real.ravel()
-        known = documents >= 0
-        charged = {"real": known & real, "decoy": known & ~real, "gradient": known & (record.phase == "train")}
-        for name, rows in charged.items():
-            np.add.at(counts[name], documents[rows], 1)
+    counts = charged_rows(by_step.values(), len(truths[0].documents))
     for name, rows in counts.items():
         assert ledger[f"most_{name}_rows_of_a_document"] == rows.max() > 0
     assert not any("fresh noise" in reason for reason in ledger["reasons"])

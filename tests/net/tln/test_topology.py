@@ -18,6 +18,7 @@ from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2, stack_pb2
+from tests.net.tln.train.runs import BLOCK, LATENT
 from tln import connect as connecting
 from tln.connect import connect as connected_to
 from tln.finetune import finetune
@@ -31,15 +32,6 @@ from tln.topology.replicas import ReplicaCrossing
 FORWARD, RETURN = channels_pb2.HOP_FORWARD, channels_pb2.HOP_RETURN
 BACKWARD = channels_pb2.HOP_BACKWARD
 TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
-BLOCK = 8
-LATENT: dict[str, Any] = {
-    "stack": {"kind": "gram"},
-    "frame": {
-        "mechanisms": ["bottleneck", "clip_noise", "decoys", "permutation", "rotation"],
-        "bottleneck": {"width": 8},
-        "decoys": {"count": 12, "pool_size": 120},
-    },
-}
 TRAINED: dict[str, Any] = {
     "stack": {"kind": "transformer", "trainable": "full"},
     "gradient": {"policy": "open", "unsafe": True},

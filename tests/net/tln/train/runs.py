@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from splitwire.bundles import TRUTH_FILE, RecordedFrame, Truth, open_bundle, read_truth
+import numpy as np
+
+from splitwire.bundles import TRUTH_FILE, RecordedFrame, Truth, TruthRecord, open_bundle, read_truth
 from tln.prepare import dependencies_of, load_texts, prepare
 from tln.progress import NoProgress
 from tln.report import Report
@@ -84,3 +86,15 @@ def prepared(settings: TlnSettings) -> None:
     """What `tln prepare` does."""
     texts = load_texts(settings.model, settings.corpus)
     prepare(settings.model, settings.prepare, texts, NoProgress(), dependencies_of(settings.model, texts))
+
+
+def charged_rows(records: Iterable[TruthRecord], num_documents: int) -> dict[str, Any]:
+    """What the ledger counts, from the truth: rows of each document that crossed as real, as decoy, for a gradient."""
+    counts = {name: np.zeros(num_documents, dtype=np.int64) for name in ("real", "decoy", "gradient")}
+    for record in records:
+        documents, real = record.document.ravel(), record.real.ravel()
+        known = documents >= 0
+        charged = {"real": known & real, "decoy": known & ~real, "gradient": known & (record.phase == "train")}
+        for name, rows in charged.items():
+            np.add.at(counts[name], documents[rows], 1)
+    return counts

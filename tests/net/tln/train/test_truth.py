@@ -22,6 +22,7 @@ from tests.net.tln.train.runs import (
     NUM_DOCUMENTS,
     WIDE,
     Run,
+    charged_rows,
 )
 from tln.keys import FrameKeys, RunKey
 from tln.recording import RUN_KEY_FILE
@@ -104,13 +105,7 @@ def test_the_ledger_charges_what_the_sealed_truth_says_crossed(
     """Rows, decoy reuse and gradient rows of the document charged most, counted again from the truth; no claim."""
     done = run(defended, CLIPPED)
     ledger = json.loads((Path(done.settings.train.out) / "report.json").read_text())["ledger"]
-    counts = {name: np.zeros(len(done.truth().documents), dtype=np.int64) for name in ("real", "decoy", "gradient")}
-    for record in done.truth().records.values():
-        documents, real = record.document.ravel(), record.real.ravel()
-        known = documents >= 0
-        charged = {"real": known & real, "decoy": known & ~real, "gradient": known & (record.phase == "train")}
-        for name, rows in charged.items():
-            np.add.at(counts[name], documents[rows], 1)
+    counts = charged_rows(done.truth().records.values(), len(done.truth().documents))
     for name, rows in counts.items():
         assert ledger[f"most_{name}_rows_of_a_document"] == rows.max() > 0
     assert ledger["claim"] == "no DP claim"
