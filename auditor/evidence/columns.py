@@ -6,7 +6,7 @@ Thousands of small arrays would fill the memory of a large capture with the gaps
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,7 @@ class Column:
 
     def append(self, values: NDArray[Any]) -> None:
         """Adds values [n]; RecordingError when the disk is full."""
-        try:
-            self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
-        except OSError as error:
-            raise RecordingError(
-                f"the rows of the capture cannot be kept at {self._path}: {error.strerror}",
-                remedy="set TMPDIR to a folder with as much free space as the bundle has bytes",
-            ) from None
+        keep(self._file, self._path, np.ascontiguousarray(values, dtype=self._dtype))
         self._count += len(values)
 
     def mapped(self) -> NDArray[Any]:
@@ -43,3 +37,14 @@ class Column:
     def close(self) -> None:
         """Lets go of the file."""
         self._file.close()
+
+
+def keep(file: BinaryIO, path: Path, values: NDArray[Any]) -> None:
+    """Writes contiguous values to the end of a file of the capture; RecordingError when the disk is full."""
+    try:
+        file.write(values.data)
+    except OSError as error:
+        raise RecordingError(
+            f"the rows of the capture cannot be kept at {path}: {error.strerror}",
+            remedy="set TMPDIR to a folder with as much free space as the bundle has bytes",
+        ) from None

@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 
 from auditor.arrays import Integers, Rows
+from auditor.evidence.columns import keep
 from splitwire.errors import BundleError, RecordingError
 
 _PIECE_BYTES = 16 << 20
@@ -42,13 +43,7 @@ class RowStore:
             )
         self.width = rows.shape[1]
         first = self.num_rows
-        try:
-            self._file.write(np.ascontiguousarray(rows, dtype=np.float32).data)
-        except OSError as error:
-            raise RecordingError(
-                f"the rows of the capture cannot be kept at {self._path}: {error.strerror}",
-                remedy="set TMPDIR to a folder with as much free space as the bundle has bytes",
-            ) from None
+        keep(self._file, self._path, np.ascontiguousarray(rows, dtype=np.float32))
         self.num_rows += len(rows)
         return first
 
