@@ -8,6 +8,9 @@ Two readings; a unit that resembles nothing earlier scores high (real), one that
     gram        the nearest few of them are candidates; two rows of this frame whose candidates crossed together must
                 have the inner product that these had. Relative error of the best such pair
 
+Both are logarithms less their mean over the frame. The more has crossed, the nearer is the nearest earlier row by
+chance: without this, frames with fewer real rows late in a run would read as a leak, and so would their shuffled twin.
+
 Fresh noise on every row of every frame defeats both. Frames are taken in the order in which they crossed.
 
 Shapes: U units, R rows of a frame, K candidates a row, D width.
@@ -29,6 +32,7 @@ from auditor.views.linkage import LinkageView
 
 NUM_CANDIDATES = 4
 _SMALLEST = 1e-12
+_SMALLEST_ERROR = 1e-9  # below the rounding of a rotation in float32; bounds what one row adds to the mean of its frame
 _UNLINKED = 1.0
 
 
@@ -43,9 +47,9 @@ class Linkage:
     paper = "row norm and Gram linkage of re-sent rows"
 
     def run(self, view: LinkageView, settings: Any, progress: Progress) -> list[UnitScores]:
-        """Scores [U] of both readings. Units of the first frame, which nothing precedes, score as unlinked."""
+        """Scores [U] of both readings. Units of the first frame, which nothing precedes, score 0."""
         del settings
-        norm_U, gram_U = (np.full(len(view.norm), np.log(_UNLINKED)) for _ in range(2))
+        norm_U, gram_U = np.zeros(len(view.norm)), np.zeros(len(view.norm))
         history = _History()
         frames = list(_frames(view.group))
         for number, units in enumerate(frames):
@@ -54,8 +58,8 @@ class Linkage:
             candidates_RK = history.nearest(view.norm[units])
             if candidates_RK is not None:
                 distance_RK = np.abs(view.norm[candidates_RK] - view.norm[units][:, None])
-                norm_U[units] = _log(distance_RK.min(1) / np.maximum(view.norm[units], _SMALLEST))
-                gram_U[units] = _log(_gram_error(view, units, candidates_RK))
+                norm_U[units] = _in_frame(distance_RK.min(1) / np.maximum(view.norm[units], _SMALLEST))
+                gram_U[units] = _in_frame(_gram_error(view, units, candidates_RK))
             history.add(view.norm[units], units)
         return [UnitScores("row_norm", norm_U), UnitScores("gram", gram_U)]
 
@@ -107,5 +111,7 @@ def _frames(group: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     yield from np.split(order, ends)
 
 
-def _log(values: FloatArray) -> FloatArray:
-    return np.asarray(np.log(np.maximum(values, _SMALLEST)))
+def _in_frame(errors_R: FloatArray) -> FloatArray:
+    """Log errors [R] of the rows of one frame, less their mean."""
+    logs_R = np.log(np.maximum(errors_R, _SMALLEST_ERROR))
+    return np.asarray(logs_R - logs_R.mean())

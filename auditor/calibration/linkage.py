@@ -26,7 +26,7 @@ class LinkageInstrument:
     modes: tuple[DoseMode, ...] = ("invariant",)
     is_graded = False
     carrier = "decoys"
-    leak = "an earlier real row, sent again as it was"
+    leak = "an earlier real row, sent again and turned like its new frame"
 
     def __init__(self, attack: Attack, material: Material, family: str, plan: Plan) -> None:
         self._attack, self._plan = attack, plan

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.arrays import Flags, Integers, Rows
+from auditor.evidence.frames import row_norms
 from auditor.evidence.rows import copy_rows, mapped_rows, places
 from auditor.views.base import FloatArray
 from auditor.views.linkage import LinkageView
@@ -81,7 +82,10 @@ def plant_zeros(norm: FloatArray, real: Flags, group: Integers, *, coverage_rati
 
 
 def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed: int) -> LinkageView:
-    """A copy in which the covered decoys are real rows of earlier frames, sent again as they were."""
+    """A copy in which the covered decoys are real rows of earlier frames, sent again and turned by frame.
+
+    Turning keeps norms and inner products but for the rounding of float32, as with a row that is sent again in earnest.
+    """
     sources = np.flatnonzero(real)[np.argsort(view.group[real], kind="stable")]
     decoys = np.flatnonzero(~real)
     num_earlier = np.searchsorted(view.group[sources], view.group[decoys])
@@ -90,9 +94,11 @@ def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed:
     kept = np.isin(decoys, covered(decoys, coverage_ratio, seed))
     rows, norm = copy_rows(view.rows), view.norm.copy()
     decoys, drawn = decoys[kept], drawn[kept]
-    norm[decoys] = view.norm[drawn]
-    for part in places(len(decoys), rows.shape[1]):
-        rows[decoys[part]] = view.rows[drawn[part]]
+    order = np.argsort(view.group[decoys], kind="stable")
+    for of_frame in np.split(order, np.flatnonzero(np.diff(view.group[decoys[order]])) + 1):
+        frame = view.group[decoys[of_frame[:1]]]
+        turned = _reflected(view.rows[drawn[of_frame]], np.random.default_rng([seed, 3, *frame]))
+        rows[decoys[of_frame]], norm[decoys[of_frame]] = turned, row_norms(turned)
     return LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
 
 
@@ -118,6 +124,13 @@ def _turned(codes: Rows, code_of_row: Integers, chosen: Integers, offsets: Integ
         image = _rotated(codes[names], np.random.default_rng([seed, 3, frame]))
         turned[first:last] = image[np.searchsorted(names, code_of_row[chosen[first:last]])]
     return turned
+
+
+def _reflected(rows: Rows, generator: np.random.Generator) -> Rows:
+    """Rows [n, W] after two random reflections: a rotation that does not depend on which rows there are."""
+    for mirror in _unit(generator.standard_normal((2, rows.shape[1])).astype(np.float32)):
+        rows = rows - 2 * (rows @ mirror)[:, None] * mirror
+    return rows
 
 
 def _rotated(vectors: Rows, generator: np.random.Generator) -> Rows:

@@ -69,6 +69,18 @@ def test_fresh_noise_on_every_row_leaves_chance(reading: int) -> None:
     assert abs(auc - 0.5) < 0.083
 
 
+@pytest.mark.parametrize("reading", [0, 1])
+def test_fewer_real_rows_in_later_frames_are_no_leak(reading: int) -> None:
+    """The nearest earlier row comes nearer as more has crossed; that must not read as decoys (four standard errors)."""
+    view, real = _view("fresh")
+    kept = (view.group < 25) | ~real | (np.arange(len(real)) % 6 == 0)
+    thinned = LinkageView(view.family, view.rows[kept], view.norm[kept], view.group[kept])
+    scores = Linkage().run(thinned, None, lambda *_: None)[reading].scores
+    auc = plain_auc(scores, real[kept])
+    assert auc is not None
+    assert abs(auc - 0.5) < 0.075
+
+
 def test_a_row_is_compared_with_earlier_frames_alone() -> None:
     """Later frames change no score: the attacker links as frames come."""
     view, _ = _view("published")
