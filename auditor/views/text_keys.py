@@ -21,7 +21,7 @@ import numpy as np
 
 from auditor.arrays import Integers
 from auditor.evidence.sources import FrameSource, TruthSource
-from auditor.views.sequences import Piece, TextPieces
+from auditor.views.sequences import TextPieces
 from auditor.views.text_rows import cut_to, frames_of
 from splitwire.v1 import channels_pb2
 
@@ -119,11 +119,6 @@ def _with_sealed(text: TextPieces, key: TextKey, records: Sequence[Any], truth: 
             told = replace(key, tokens=tokens, num_prompt=min(sealed.num_prompt, len(tokens)))
             return KeyedText(cut_to(text, num), told)
     return KeyedText(text, key)
-
-
-def _holds(record: Any, piece: Piece) -> bool:
-    num_sequences, num_positions = record.token.shape
-    return bool(piece.sequence < num_sequences and piece.first + piece.count <= num_positions)
 
 
 def _column(text: TextPieces, records: Sequence[Any], name: str) -> Any:

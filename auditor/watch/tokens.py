@@ -44,7 +44,6 @@ class TokenDetector:
 
     def __init__(self, ceiling_pp: float, alpha: float, *, window_rows: int, max_classes: int, seed: int) -> None:
         self._ceiling_pp = ceiling_pp
-        self._alpha = alpha
         self._needed = -math.log10(alpha)
         self._test = BettingTest(ceiling_pp / 100, alpha, low=-1.0)
         self._window: deque[tuple[int, int, int]] = deque()

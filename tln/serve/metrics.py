@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from splitwire import metrics
 from tln.metrics import TlnMetrics
 
-OUTCOMES = ("stop", "length", "cancelled", "failed")
-
 
 class ServeMetrics:
     """Metrics of one server."""
