@@ -11,7 +11,7 @@ from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
-from auditor.scorers.partition import best_reading
+from auditor.scorers.auc import best_reading
 from auditor.scorers.planting import plant_resent
 from auditor.views.linkage import LinkageView, linkage_view
 from auditor.views.units import UnitKey

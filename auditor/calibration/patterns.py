@@ -10,7 +10,7 @@ from auditor.channels import JOINT
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
-from auditor.scorers.partition import best_reading
+from auditor.scorers.auc import best_reading
 from auditor.scorers.partition_rows import plant_direction, read_patterns
 from auditor.views.unit_rows import UnitRowsView, unit_rows_view
 

@@ -10,7 +10,7 @@ from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
-from auditor.scorers.partition import best_reading
+from auditor.scorers.auc import best_reading
 from auditor.scorers.planting import covered, plant
 from auditor.scorers.reaction import opened_reactions
 from auditor.scorers.reaction_token import TokenRows, read_gain

@@ -9,7 +9,8 @@ from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
-from auditor.scorers.partition import best_reading, read_units
+from auditor.scorers.auc import best_reading
+from auditor.scorers.partition import read_units
 from auditor.scorers.planting import plant_norms, plant_zeros
 from auditor.scorers.support import exact_groups
 from auditor.views.units import UnitView, unit_view, units

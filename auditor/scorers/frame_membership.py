@@ -18,6 +18,7 @@ from auditor.evidence.splits import TEST
 from auditor.plan import DoseMode, Plan
 from auditor.progress import Progress
 from auditor.results import Control, Result
+from auditor.scorers.auc import auc_control
 from auditor.scorers.membership import membership_result, read_members, without_canaries
 from auditor.statistics.auc import plain_auc
 from auditor.views.base import FloatArray
@@ -85,8 +86,8 @@ def _control(
     planted = resent(matching, view, nearest, members, amplitude_ratio=CONTROL_AMPLITUDE_RATIO, mode=mode, seed=seed)
     found = read_members(matching.measures(view, planted), key, plan)[1]
     noise = (1 - CONTROL_AMPLITUDE_RATIO**2) ** 0.5
-    return Control(
+    return auc_control(
         f"frames of members that crossed in training {where}, with noise of {100 * noise:.1f} % of a row",
-        found.auc_ratio,
-        found.lower_ratio is not None and found.lower_ratio > plan.ceilings.membership_auc_ratio,
+        found,
+        plan.ceilings.membership_auc_ratio,
     )

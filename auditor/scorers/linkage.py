@@ -18,9 +18,9 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.partition import (
+from auditor.scorers.auc import (
     TWIN_ALPHA,
-    auc_check,
+    auc_control,
     auc_result,
     best_reading,
     deal_within_groups,
@@ -45,9 +45,9 @@ def score_linkage(attack: Attack, material: Material, family: str, plan: Plan, p
     return auc_result(
         attack,
         family,
-        check=auc_check(
-            "linkage_auc", plan.ceilings.linkage_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-        ),
+        "linkage_auc",
+        plan.ceilings.linkage_auc_ratio,
+        plan,
         given=f"{len(view.norm)} forward rows of {len(np.unique(view.group))} frames",
         group=view.group,
         key=key,
@@ -74,9 +74,8 @@ def _control(attack: Attack, view: LinkageView, key: UnitKey, plan: Plan, genera
     """Whether the attack finds decoys that were planted as earlier real rows of the same capture."""
     planted = plant_resent(view, key.real, coverage_ratio=1.0, seed=plan.split.seed)
     _, found = best_reading(attack.run(planted, None, silent), key, plan, generator)
-    lower = found.lower_ratio
-    return Control(
+    return auc_control(
         "decoys of a copy replaced by earlier real rows",
-        found.auc_ratio,
-        lower is not None and lower > plan.ceilings.linkage_auc_ratio,
+        found,
+        plan.ceilings.linkage_auc_ratio,
     )

@@ -29,7 +29,7 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result, finite
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, auc_result, best_reading, deal_within_groups
+from auditor.scorers.auc import TWIN_ALPHA, auc_control, auc_result, best_reading, deal_within_groups
 from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
 from auditor.verdict import control_blockers, judge, power_blockers
@@ -72,15 +72,14 @@ def membership_result(
     """The two checks of the best reading of these measures (`read_members`), with its twin."""
     chosen, found = best
     twin = membership_twin(measures, key, plan)
-    check = auc_check(
-        "membership_auc", plan.ceilings.membership_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-    )
     rate = members_found(chosen, key, plan)
     units = without_canaries(key)
     result = auc_result(
         attack,
         family,
-        check=check,
+        "membership_auc",
+        plan.ceilings.membership_auc_ratio,
+        plan,
         given=given,
         group=units.document,
         key=units,
@@ -90,7 +89,7 @@ def membership_result(
         controls=controls,
         details={"canaries": int(key.canary.sum()), "found_at_1_percent": rate.found_count, **(details or {})},
     )
-    return replace(result, checks=(check, tpr_check(rate, controls, plan)))
+    return replace(result, checks=(*result.checks, tpr_check(rate, controls, plan)))
 
 
 def read_members(
@@ -157,8 +156,8 @@ def _canary_control(chosen: UnitScores, key: MembershipKey, plan: Plan) -> Contr
         repetitions=plan.statistics.repetitions,
         generator=np.random.default_rng(plan.split.seed),
     )
-    lower = not_by_luck(found, chosen.scores[canary], member[canary], plan.statistics.alpha).lower_ratio
-    return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
+    found = not_by_luck(found, chosen.scores[canary], member[canary], plan.statistics.alpha)
+    return auc_control(what, found, plan.ceilings.membership_auc_ratio)
 
 
 def planted_members(
@@ -184,13 +183,12 @@ def _planted_control(
     amplitude, members = 1.0 if is_gram else CONTROL_SHIFT_RATIO, np.flatnonzero(key.units.real)
     planted = planted_members(cast("Membership", attack), view, measures, members, amplitude, plan.split.seed)
     found = read_members(planted, key, plan)[1]
-    lower = found.lower_ratio
     what = (
         f"one more step on the member, of {LONGEST_STEP_RATIO:g} of the way that training moved the weights"
         if is_gram
         else f"measures of members moved by {CONTROL_SHIFT_RATIO:g} of their spread"
     )
-    return Control(what, found.auc_ratio, lower is not None and lower > plan.ceilings.membership_auc_ratio)
+    return auc_control(what, found, plan.ceilings.membership_auc_ratio)
 
 
 def tpr_check(rate: Tpr, controls: Sequence[Control], plan: Plan) -> Check:

@@ -27,7 +27,7 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading, deal_within_groups, is_above
 from auditor.statistics.auc import Auc, roc_points
 from auditor.views.base import NotMeasurableError
 from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metadata_view, varying
@@ -192,23 +192,15 @@ def _controls(
 ) -> tuple[tuple[Control, ...], Auc | None]:
     ceiling = plan.ceilings.property_auc_ratio
     larger = read_steps(attack, enlarged(view, key.real, CONTROL_BYTES), key, plan, generator)[1]
-    controls = [_control(f"{CONTROL_BYTES:g} bytes more where the property holds", larger, ceiling)]
+    controls = [auc_control(f"{CONTROL_BYTES:g} bytes more where the property holds", larger, ceiling)]
     delay = DELAY_SPREADS * spread_us(view)
     if not delay:
         return tuple(controls), None
     later = read_steps(attack, delayed(view, key.real, delay), key, plan, generator)[1]
-    controls.append(_control(f"a delay of {DELAY_SPREADS:g} half-widths where the property holds", later, ceiling))
+    controls.append(auc_control(f"a delay of {DELAY_SPREADS:g} half-widths where the property holds", later, ceiling))
     anywhere = generator.random(len(key.real)) < 0.5
     negative = read_steps(attack, delayed(view, anywhere, delay), key, plan, generator, TWIN_ALPHA)[1]
     return tuple(controls), negative
-
-
-def _control(what: str, found: Auc, ceiling: float) -> Control:
-    return Control(what, found.auc_ratio, _is_above(found, ceiling))
-
-
-def _is_above(found: Auc | None, ceiling: float) -> bool:
-    return found is not None and found.lower_ratio is not None and found.lower_ratio > ceiling
 
 
 def _limits(attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, *, already: bool) -> dict[str, float | None]:
@@ -240,7 +232,8 @@ def _first_found(
 def _check(name: str, reading: PropertyReading, plan: Plan, *, is_timed: bool) -> Check:
     ceiling = plan.ceilings.property_auc_ratio
     blockers = [] if is_timed else [Reason("evidence", _NO_TIMES)]
-    if _is_above(reading.negative, ceiling) and not _is_above(reading.found, ceiling):
+    negative = reading.negative
+    if negative is not None and is_above(negative, ceiling) and not is_above(reading.found, ceiling):
         blockers.append(Reason("instrument", "the negative control, a delay in steps drawn at random, was read"))
     return auc_check(
         f"{name}_property_auc",

@@ -17,15 +17,15 @@ from auditor.evidence.rows import copy_rows, places
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.partition import (
-    CONTROL_AUC_RATIO,
+from auditor.scorers.auc import (
     TWIN_ALPHA,
-    auc_check,
+    auc_control,
     auc_result,
     best_reading,
     deal_within_groups,
     reading_values,
 )
+from auditor.scorers.partition import CONTROL_AUC_RATIO
 from auditor.scorers.planting import covered
 from auditor.views.base import NotMeasurableError
 from auditor.views.unit_rows import UnitRowsView, unit_rows_view
@@ -50,9 +50,9 @@ def score_partition_rows(attack: Attack, material: Material, family: str, plan: 
     return auc_result(
         attack,
         family,
-        check=auc_check(
-            "partition_auc", plan.ceilings.partition_auc_ratio, found=found, twin=twin, controls=controls, plan=plan
-        ),
+        "partition_auc",
+        plan.ceilings.partition_auc_ratio,
+        plan,
         given=f"rows of {len(view.rows)} units; which are real among the {len(view.train_units)} of train documents",
         group=view.group,
         key=key,
@@ -114,10 +114,10 @@ def _control(attack: Attack, view: UnitRowsView, key: UnitKey, plan: Plan, gener
     )
     readings = read_patterns(attack, UnitRowsView(**(vars(view) | {"rows": planted})), silent)
     found = best_reading(readings, key, plan, generator)[1]
-    return Control(
+    return auc_control(
         f"{CONTROL_COVERAGE_RATIO:.0%} of real rows turned to one direction",
-        found.auc_ratio,
-        found.lower_ratio is not None and found.lower_ratio > plan.ceilings.partition_auc_ratio,
+        found,
+        plan.ceilings.partition_auc_ratio,
     )
 
 

@@ -32,7 +32,7 @@ from auditor.evidence.splits import SELECT, TEST, Splits, split_capture
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading, deal_within_groups
+from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading, deal_within_groups
 from auditor.scorers.reaction_token import TokenRows, token_gain, token_rows
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc
 from auditor.views.base import NotMeasurableError
@@ -212,9 +212,7 @@ class ReactionScoring:
         noise = generator.standard_normal(len(lean))
         copy = {"projection": spread * (noise + lean), "cosine": np.tanh(noise + lean)}
         found = self._read(ReactionView(**(vars(view) | copy)), key, generator)[1]
-        lower = found.lower_ratio
-        ceiling = self._plan.ceilings.partition_auc_ratio
-        return Control("reactions drawn anew at AUC 0.65", found.auc_ratio, lower is not None and lower > ceiling)
+        return auc_control("reactions drawn anew at AUC 0.65", found, self._plan.ceilings.partition_auc_ratio)
 
     def _negative(self, generator: np.random.Generator) -> Auc | None:
         made = self._units(self._found, self._found.amplitude == 0)

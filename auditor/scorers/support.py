@@ -19,7 +19,7 @@ from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result
-from auditor.scorers.partition import TWIN_ALPHA, deal_within_groups
+from auditor.scorers.auc import TWIN_ALPHA, deal_within_groups
 from auditor.scorers.planting import plant_zeros
 from auditor.statistics.binomial import clopper_pearson
 from auditor.verdict import control_blockers, judge

@@ -20,7 +20,7 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.partition import TWIN_ALPHA, auc_check, best_reading
+from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading
 from auditor.statistics.auc import Auc
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import (
@@ -129,10 +129,10 @@ def _move(view: TrajectoryView, key: TrajectoryKey, seed: int) -> tuple[Trajecto
 def _control(attack: Attack, view: TrajectoryView, key: TrajectoryKey, plan: Plan, name: str) -> Control:
     planted = view.with_bias(np.flatnonzero(key.high), CONTROL_BIAS_RATIO, plan.split.seed)
     _, found = read_property(attack, planted, key, plan)
-    return Control(
+    return auc_control(
         f"gradient bias of {CONTROL_BIAS_RATIO:g} of a gradient's length in intervals with much of {name}",
-        found.auc_ratio,
-        found.lower_ratio is not None and found.lower_ratio > plan.ceilings.property_auc_ratio,
+        found,
+        plan.ceilings.property_auc_ratio,
     )
 
 
