@@ -21,6 +21,7 @@ import torch
 from google.protobuf import json_format
 
 from auditor.arrays import Integers
+from auditor.evidence.frames import opening
 from auditor.evidence.material import Material
 from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.plan import ResponseSettings
@@ -139,10 +140,9 @@ def _crossed_identity(sources: Sequence[FrameSource]) -> stack_pb2.ModelIdentity
     """What the first session that was opened said of the model."""
     for source in sources:
         for record in source.messages(channels_pb2.HOP_CONTROL):
-            if record.kind == "OpenSessionRequest":
-                request = stack_pb2.OpenSessionRequest.FromString(record.message)
-                if request.HasField("model") and request.model.fingerprint:
-                    return request.model
+            request = opening(record)
+            if request is not None and request.HasField("model") and request.model.fingerprint:
+                return request.model
     return None
 
 

@@ -31,6 +31,16 @@ def frame_header(record: WireRecord) -> stack_pb2.FrameHeader | None:
     return frame.header if frame.HasField("header") else None
 
 
+def opening(record: WireRecord) -> stack_pb2.OpenSessionRequest | None:
+    """The request that opens a session; None for any other message, and for one that is not of the contract."""
+    if record.kind != "OpenSessionRequest":
+        return None
+    try:
+        return stack_pb2.OpenSessionRequest.FromString(record.message)
+    except DecodeError:
+        return None
+
+
 def asks_by_row(kind: int | None, real_NR: Flags, keep_NR: Flags) -> bool:
     """Whether the units are rows. Without a recorded opening: whether an item mixes real rows and others."""
     if kind is not None:

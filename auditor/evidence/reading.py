@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from auditor.evidence.capture import Capture
+from auditor.evidence.frames import opening
 from auditor.evidence.joining import CaptureBuilder
 from auditor.evidence.sources import FrameSource, TruthSource
 from auditor.progress import Progress, silent
@@ -18,6 +19,7 @@ _MODES = {
     "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE,
     "cached": stack_pb2.COMPUTE_MODE_CACHED,
 }
+_UNREADABLE = "the opening of a session is not of the contract"
 
 
 def read_capture(
@@ -61,9 +63,14 @@ def _frames(sources: Sequence[FrameSource], hop: Any) -> Iterator[Any]:
 
 
 def _stack_kinds(source: FrameSource) -> dict[str, int]:
-    """Stack kind of each session whose opening was recorded."""
-    return {
-        record.session_hash: stack_pb2.OpenSessionRequest.FromString(record.message).stack_kind
-        for record in source.messages(channels_pb2.HOP_CONTROL)
-        if record.kind == "OpenSessionRequest" and record.session_hash
-    }
+    """Stack kind of each session whose opening was recorded. One that cannot be read is a problem of the source."""
+    kinds: dict[str, int] = {}
+    for record in source.messages(channels_pb2.HOP_CONTROL):
+        if record.kind != "OpenSessionRequest" or not record.session_hash:
+            continue
+        request = opening(record)
+        if request is not None:
+            kinds[record.session_hash] = request.stack_kind
+        elif _UNREADABLE not in source.problems:
+            source.problems.append(_UNREADABLE)
+    return kinds

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from auditor.evidence.capture import Capture
+from auditor.evidence.frames import opening
 from auditor.evidence.sources import FrameSource
 from splitwire.v1 import channels_pb2, stack_pb2
 
@@ -36,21 +37,18 @@ def difference(expected: Representation, found: Representation) -> str:
 
 
 def _openings(source: FrameSource) -> list[stack_pb2.OpenSessionRequest]:
-    return [
-        stack_pb2.OpenSessionRequest.FromString(record.message)
-        for record in source.messages(channels_pb2.HOP_CONTROL)
-        if record.kind == "OpenSessionRequest"
-    ]
+    requests = (opening(record) for record in source.messages(channels_pb2.HOP_CONTROL))
+    return [request for request in requests if request is not None]
 
 
-def _stack(opening: stack_pb2.OpenSessionRequest) -> tuple[tuple[str, Any], ...]:
-    model = opening.model
+def _stack(request: stack_pb2.OpenSessionRequest) -> tuple[tuple[str, Any], ...]:
+    model, kind = request.model, request.stack_kind
     return (
-        ("stack_kind", stack_pb2.StackKind.Name(opening.stack_kind)),
+        ("stack_kind", stack_pb2.StackKind.Name(kind) if kind in stack_pb2.StackKind.values() else f"unknown ({kind})"),
         ("family", model.family),
         ("first_layer", model.first_layer),
         ("last_layer", model.last_layer),
         ("hidden_width", model.hidden_width),
         ("fingerprint", model.fingerprint),
-        ("gram_width", opening.gram.width),
+        ("gram_width", request.gram.width),
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from auditor.evidence.frames import frame_header
+from auditor.evidence.frames import frame_header, opening
 from auditor.evidence.sources import FrameSource
 from splitwire.bundles import WireRecord, hop_name
 from splitwire.v1 import stack_pb2
@@ -107,9 +107,9 @@ def _sessions(source: FrameSource) -> dict[str, _Session]:
         if not record.session_hash or record.direction != "request":
             continue
         session = sessions.setdefault(record.session_hash, _Session())
-        if record.kind == "OpenSessionRequest":
-            opening = stack_pb2.OpenSessionRequest.FromString(record.message)
-            session.is_gram = opening.stack_kind == stack_pb2.STACK_KIND_GRAM
+        request = opening(record)
+        if request is not None:
+            session.is_gram = request.stack_kind == stack_pb2.STACK_KIND_GRAM
         event = _event(record)
         if event is not None:
             session.events.setdefault(int(event.step), event)

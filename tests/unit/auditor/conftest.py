@@ -40,6 +40,8 @@ class Recipe:
     seed: int = 1
     dropped: int = 0
     session: str = SESSION
+    opening: bytes | None = None
+    """In place of the request that opens the session."""
     settings: dict[str, Any] = field(default_factory=lambda: {"program": "synthetic"})
 
 
@@ -95,7 +97,9 @@ def _write(recipe: Recipe, writer: BundleWriter, header: stack_pb2.FrameHeader, 
 
 def _open_session(writer: BundleWriter, recipe: Recipe) -> None:
     kind = stack_pb2.STACK_KIND_TRANSFORMER if recipe.transformer else stack_pb2.STACK_KIND_GRAM
-    message = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=kind).SerializeToString()
+    message = recipe.opening
+    if message is None:
+        message = stack_pb2.OpenSessionRequest(protocol_version=1, stack_kind=kind).SerializeToString()
     writer.write(WireRecord(channels_pb2.HOP_CONTROL, "request", recipe.session, message, 0, 0, "OpenSessionRequest"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ PLAN = Plan(
     families=("forward_only", "gradient_only"),
     statistics=StatisticsSettings(repetitions=100),
 )
+FAMILIES = ("forward_only", "gradient_only", "response_side")
 FRAME = {"frame": {"mechanisms": ["decoys", "rotation"]}}
 
 
@@ -56,6 +58,19 @@ def test_a_gap_in_the_evidence_is_named_and_inconclusive(
     report = audit(make_run(**({"gradient": "hidden", "frames": 80} | changes)))
     assert report["verdict"]["exit_code"] == 3
     assert any(named in text for text in reasons(report, kind)), report["verdict"]["reasons"]
+
+
+def test_an_opening_that_breaks_the_contract_is_named_and_no_attack_stumbles_over_it(
+    make_run: Callable[..., Any],
+) -> None:
+    """A recorder keeps what a peer sent, whatever it is."""
+    plan = dataclasses.replace(PLAN, attacks=("row_norm", "model_completion", "nearest_vocabulary"), families=FAMILIES)
+    run = make_run(gradient="hidden", frames=80, opening=b"\xff\xfe no message")
+    report = run_audit([run.bundle], key=run.key, plan=plan)
+    assert report["verdict"]["exit_code"] == 3
+    assert "the opening of a session is not of the contract" in reasons(report, "evidence")
+    run = make_run(frames=5, opening=stack_pb2.OpenSessionRequest(stack_kind=99).SerializeToString())  # type: ignore[arg-type]
+    assert run_audit([run.bundle], key=run.key, plan=PLAN)["verdict"]["exit_code"] == 3
 
 
 def test_without_truth_there_is_no_number_at_all(make_run: Callable[..., Any]) -> None:
