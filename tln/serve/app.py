@@ -36,6 +36,7 @@ from tln.serve.settings import ServeSettings
 
 _log = get_logger(__name__)
 _CLIENT_GONE = 499
+_HEALTH = "/healthz"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -59,7 +60,7 @@ def build_app(serving: Serving) -> FastAPI:
     """The application. No page of its own: what describes it is docs/serving.md."""
     app = FastAPI(title="tln serve", version=splitwire.__version__, openapi_url=None, docs_url=None, redoc_url=None)
     routes: tuple[tuple[str, str, Callable[[Serving, Request], Awaitable[Response]], bool], ...] = (
-        ("GET", "/healthz", _healthz, False),
+        ("GET", _HEALTH, _healthz, False),
         ("GET", "/metrics", _metrics, True),
         ("GET", "/v1/models", _models, True),
         ("GET", "/v1/models/{name:path}", _model, True),
@@ -102,7 +103,11 @@ def refusal(error: ApiError) -> Response:
 
 
 def too_many(serving: Serving) -> ASGIApp:
-    """What a connection gets that is one too many: to each request the same answer, after which it is closed."""
+    """What a connection gets that is one too many: a refusal, after which it is closed.
+
+    Only /healthz is answered as ever: whoever watches the server must not take a busy one for a broken one.
+    """
+    healthz = _handler(serving, _HEALTH, _healthz, is_guarded=False)
     error = ApiError(
         503,
         f"{serving.settings.max_connections} connections are open, as many as are served. Try again later.",
@@ -111,9 +116,13 @@ def too_many(serving: Serving) -> ASGIApp:
     )
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        serving.metrics.count_answer("other", error.status)
-        headers = error.headers() | {"Connection": "close"}
-        await JSONResponse(error.body(), error.status, headers)(scope, receive, send)
+        if scope["path"] == _HEALTH and scope["method"] in ("GET", "HEAD"):
+            response = await healthz(Request(scope, receive))
+        else:
+            serving.metrics.count_answer("other", error.status)
+            response = refusal(error)
+        response.headers["Connection"] = "close"
+        await response(scope, receive, send)
 
     return answer
 

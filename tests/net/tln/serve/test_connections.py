@@ -33,7 +33,7 @@ def test_a_client_that_does_not_finish_asking_is_let_go(
 
 
 def test_a_connection_too_many_is_told_to_come_again(start_node: Callable[..., Any], serve: Callable[..., Any]) -> None:
-    """Two are served; two more are answered 503, also within a session of a real client; the fifth is closed."""
+    """Two are served; two more are answered 503, but for their question about health; the fifth is closed."""
     endpoint = serve(start_node(), {"max_connections": 2})
     url = urlsplit(endpoint.url)
 
@@ -45,9 +45,11 @@ def test_a_connection_too_many_is_told_to_come_again(start_node: Callable[..., A
         answer = httpx2.get(f"{endpoint.url}/v1/models", timeout=WAIT_SECONDS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_connections")
         assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("1", "close")
+        healthy = httpx2.get(f"{endpoint.url}/healthz", timeout=WAIT_SECONDS)
+        assert (healthy.status_code, healthy.json(), healthy.headers["Connection"]) == (200, {"status": "ok"}, "close")
         refused = [stack.enter_context(connected()) for _ in range(2)]
         assert stack.enter_context(connected()).recv(1) == b"", "closed without a word"
         assert refused[0].recv(1) == b"", "closed since it asked for nothing in time"
         held[0].close()
-        wait_until(lambda: httpx2.get(f"{endpoint.url}/healthz", timeout=WAIT_SECONDS).status_code == 200)
+        wait_until(lambda: httpx2.get(f"{endpoint.url}/v1/models", timeout=WAIT_SECONDS).status_code == 200)
     assert 'tln_serve_answers_total{endpoint="other",status="503"}' in endpoint.http().get("/metrics").text
