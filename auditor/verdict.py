@@ -24,6 +24,8 @@ from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
 from auditor.words import LEFT_OUT, OUT_OF_SCOPE, UNDERPOWERED, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
+TWIN_ALPHA = 0.01
+"""Level of a shuffled twin; stricter than a plan's, since a false alarm of the twin voids a reading."""
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 

@@ -13,7 +13,8 @@ from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.cross_token import plant_cosines
 from auditor.scorers.fitting import fits
 from auditor.scorers.planting import plant
-from auditor.scorers.token import probe_settings, rare_upper
+from auditor.scorers.token import probe_settings
+from auditor.scorers.token_checks import rare_upper
 from auditor.statistics.effects import PairedEffect
 from auditor.views.token import token_view
 from auditor.workers import run_jobs

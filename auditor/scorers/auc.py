@@ -25,8 +25,6 @@ from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey
 
-TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
-
 
 def auc_result(
     attack: Attack,

@@ -18,15 +18,9 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.auc import (
-    TWIN_ALPHA,
-    auc_control,
-    auc_result,
-    best_reading,
-    deal_within_groups,
-    reading_values,
-)
+from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups, reading_values
 from auditor.scorers.planting import plant_resent
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.linkage import LinkageView, linkage_view
 from auditor.views.units import UnitKey
 

@@ -27,8 +27,9 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading, deal_within_groups, is_above
+from auditor.scorers.auc import auc_check, auc_control, best_reading, deal_within_groups, is_above
 from auditor.statistics.auc import Auc, roc_points
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metadata_view, varying
 from auditor.views.timeline import timeline

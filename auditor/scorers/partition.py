@@ -19,8 +19,9 @@ from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.auc import TWIN_ALPHA, auc_control, auc_result, best_reading, deal_within_groups, reading_values
+from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups, reading_values
 from auditor.statistics.auc import Auc
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey, UnitView, mixed_groups, unit_norm, unit_view, units
 

@@ -17,16 +17,10 @@ from auditor.evidence.rows import copy_rows, places
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
-from auditor.scorers.auc import (
-    TWIN_ALPHA,
-    auc_control,
-    auc_result,
-    best_reading,
-    deal_within_groups,
-    reading_values,
-)
+from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups, reading_values
 from auditor.scorers.partition import CONTROL_AUC_RATIO
 from auditor.scorers.planting import covered
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.unit_rows import UnitRowsView, unit_rows_view
 from auditor.views.units import UnitKey

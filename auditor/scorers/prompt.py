@@ -31,13 +31,12 @@ from auditor.statistics.effects import PairedEffect, most_frequent
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.text_metrics.report import measure
 from auditor.text_metrics.tokens import position_hits
-from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import PromptKey
 from splitwire.backbone import load_tokenizer
 
-TWIN_ALPHA = 0.01  # stricter: a false alarm of the twin voids a reading
 _LARGEST_EFFECT_PP = 100.0
 
 

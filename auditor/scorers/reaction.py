@@ -32,9 +32,10 @@ from auditor.evidence.splits import SELECT, TEST, Splits, split_capture
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading, deal_within_groups
+from auditor.scorers.auc import auc_check, auc_control, best_reading, deal_within_groups
 from auditor.scorers.reaction_token import TokenRows, token_gain, token_rows
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import (
     Reactions,

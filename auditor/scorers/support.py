@@ -19,10 +19,10 @@ from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result
-from auditor.scorers.auc import TWIN_ALPHA, deal_within_groups
+from auditor.scorers.auc import deal_within_groups
 from auditor.scorers.planting import plant_zeros
 from auditor.statistics.binomial import clopper_pearson
-from auditor.verdict import control_blockers, judge
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge
 from auditor.views.units import UnitView, unit_view, units
 
 _NUM_MAPPED = 8

@@ -35,7 +35,8 @@ from auditor.progress import Progress, Tick, silent
 from auditor.results import Result, finite
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
 from auditor.scorers.planting import plant
-from auditor.scorers.token import TWIN_ALPHA, given_rows, planted_control, twin_view
+from auditor.scorers.token import given_rows, planted_control, twin_view
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenKey, TokenView, token_view
 from auditor.workers import run_jobs

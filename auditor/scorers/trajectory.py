@@ -20,8 +20,9 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.auc import TWIN_ALPHA, auc_check, auc_control, best_reading
+from auditor.scorers.auc import auc_check, auc_control, best_reading
 from auditor.statistics.auc import Auc
+from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.trajectory import (
     TrajectoryKey,

@@ -12,8 +12,9 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan, StatisticsSettings
 from auditor.results import Check, Control
 from auditor.scorers.arms import ArmReading, score_arms
-from auditor.scorers.token import TWIN_ALPHA, rare_check
+from auditor.scorers.token_checks import rare_check
 from auditor.statistics.effects import luck_ratio
+from auditor.verdict import TWIN_ALPHA
 
 PLAN = replace(Plan(), statistics=StatisticsSettings(repetitions=300))
 DOCUMENTS, FRAMES, ROWS, TOKENS, ARMS = 20, 4, 8, 24, 2
