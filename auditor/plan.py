@@ -28,7 +28,8 @@ from splitwire.settings import settings_hash
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
-Level = Annotated[float, Field(gt=0, lt=0.5)]
+Level = Annotated[float, Field(gt=0, le=0.2)]
+Power = Annotated[float, Field(ge=0.5, lt=1)]
 Points = Annotated[float, Field(gt=0, le=100)]
 Auc = Annotated[float, Field(ge=0.5, lt=1)]
 ProbeName = Literal["coordinate_plus_invariants", "invariant_only", "invariant_graph"]
@@ -49,15 +50,17 @@ class SplitSettings:
 
 @dataclass(frozen=True)
 class StatisticsSettings:
-    """Levels are one-sided. Fewer test documents than `min_documents` cannot pass."""
+    """Levels are one-sided. Fewer test documents than `min_documents` cannot pass. Refused: so few repetitions that
+    less than five lie beyond `alpha`.
+    """
 
     alpha: Level = 0.05
     """Error level of every bound."""
-    power_ratio: Ratio = 0.8
+    power_ratio: Power = 0.8
     """Power at which the minimum detectable effect is stated."""
     repetitions: Annotated[int, Field(ge=1, le=100_000)] = 4000
     """Bootstrap repetitions."""
-    min_documents: Count = 20
+    min_documents: Annotated[int, Field(ge=20)] = 20
     """Fewest test documents with which a verdict can be a pass."""
 
 
@@ -183,7 +186,7 @@ class CalibrationSettings:
     """The same leak in every frame, or one that is turned anew in every frame."""
     repetitions: Count = 5
     """Most readings of a dose, each with a new split of the documents, new places and new codes."""
-    power_ratio: Ratio = 0.8
+    power_ratio: Power = 0.8
     """Share of the repetitions that must find a dose for it to count as found."""
     max_frames: Annotated[int, Field(ge=0)] = 400
     """Most frames of a view while calibrating. 0: as many as an audit reads."""

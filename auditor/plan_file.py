@@ -1,10 +1,12 @@
 """Plans as files: read, checked against what is there, and written out.
 
-Refused: unknown keys, families, attacks, probes and partitions; ratios that leave no test documents.
+Refused: unknown keys, families, attacks, probes and partitions; ratios that leave no test documents; bootstraps that
+are too short for their level.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from auditor.channels import family
 from auditor.plan import BUILT_IN, Plan
 from splitwire.errors import SettingsError
 from splitwire.settings import build, flatten, to_tree
+
+_FEWEST_BEYOND = 5
+"""Bootstrap replicates that have to lie beyond a bound: with fewer the bound is the luck of a draw."""
 
 
 def load_plan(name: str | Path | None) -> Plan:
@@ -37,6 +42,13 @@ def check_plan(plan: Plan, source: str) -> Plan:
             f"{source}: split.train_ratio + split.select_ratio is "
             f"{plan.split.train_ratio + plan.split.select_ratio:g}, so no document is left for test",
             remedy="keep their sum under 1, for instance 0.5 and 0.1",
+        )
+    fewest = math.ceil(_FEWEST_BEYOND / plan.statistics.alpha)
+    if plan.statistics.repetitions < fewest:
+        raise SettingsError(
+            f"{source}: statistics.repetitions is {plan.statistics.repetitions}, too few for an alpha of "
+            f"{plan.statistics.alpha:g}",
+            remedy=f"give {fewest} or more",
         )
     lists = {"attacks": plan.attacks, "families": plan.families, "scope": plan.scope, "probe.probes": plan.probe.probes}
     for key, names in lists.items():

@@ -70,8 +70,12 @@ def test_the_scope_of_the_default_plan_is_all_nine_families() -> None:
         ("[ceilings]\nexact_support_frames = -1", "ceilings.exact_support_frames"),
         ("[ceilings]\nproperty_auc_ratio = nan", "ceilings.property_auc_ratio"),
         ("[ceilings]\npartition = 0.5", "ceilings.partition"),
-        ("[statistics]\nalpha = 0.6", "statistics.alpha"),
-        ("[statistics]\nmin_documents = 0", "statistics.min_documents"),
+        ("[statistics]\nalpha = 0.21", "statistics.alpha"),
+        ("[statistics]\nalpha = 1e-300", "too few for an alpha of 1e-300"),
+        ("[statistics]\nrepetitions = 99", "give 100 or more"),
+        ("[statistics]\npower_ratio = 0.4", "statistics.power_ratio"),
+        ("[statistics]\nmin_documents = 19", "statistics.min_documents"),
+        ("[calibration]\npower_ratio = 0.01", "calibration.power_ratio"),
     ],
 )
 def test_a_wrong_plan_is_refused_by_name(text: str, named: str, tmp_path: Path) -> None:
