@@ -32,15 +32,15 @@ from benchmarks.nodes import Nodes, running_gram
 from splitwire.backbone import ModelSettings, load_config
 from tln.connect import Connected, connect
 from tln.context import ProtectedFrame, StepContext
-from tln.corpus import CorpusSettings
 from tln.gradient_policy import GradientSettings, OpenGradient, build_gradient_policy
-from tln.losses import LossSettings, private_loss
 from tln.mechanisms import Mechanism, Stage
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.pipeline import FramePipeline, FrameSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings
-from tln.utility import restored_rows
+from tln.training.corpus import CorpusSettings
+from tln.training.losses import LossSettings, private_loss
+from tln.training.utility import restored_rows
 
 FRAMES = 16
 BLOCK_TOKENS = 32

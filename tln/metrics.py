@@ -21,7 +21,7 @@ from splitwire.errors import SettingsError
 from splitwire.tls import TlsFiles
 
 if TYPE_CHECKING:  # it needs the settings, which hold these
-    from tln.utility import Utility
+    from tln.training.utility import Utility
 
 _LARGEST_NATS = 700.0
 """Of which the exponential is still a number."""

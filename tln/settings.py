@@ -17,9 +17,7 @@ from splitwire.backbone import ModelSettings
 from splitwire.errors import SettingsError
 from tln.adversaries import AdversarySettings, check_adversaries
 from tln.connection import ConnectionSettings, check_connection
-from tln.corpus import CorpusSettings, check_corpus
 from tln.gradient_policy import GradientSettings, check_gradient, decoy_loss
-from tln.losses import LossSettings, check_loss
 from tln.mechanisms.scale_sign import ScaleSign, check_surrogate
 from tln.metrics import MetricsSettings
 from tln.pipeline import FrameSettings, check_frame
@@ -28,7 +26,9 @@ from tln.recording import RecordSettings, check_recording
 from tln.serve.settings import ServeSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.topology.settings import TopologySettings, check_topology
-from tln.train_settings import PrepareSettings, TrainSettings, check_prepare, check_train
+from tln.training.corpus import CorpusSettings, check_corpus
+from tln.training.losses import LossSettings, check_loss
+from tln.training.settings import PrepareSettings, TrainSettings, check_prepare, check_train
 
 
 @dataclass(frozen=True)

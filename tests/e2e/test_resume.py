@@ -24,11 +24,11 @@ import numpy as np
 import pytest
 
 from splitwire.settings import build
-from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
-from tln.prepare import dependencies_of, load_texts, prepare
-from tln.progress import NoProgress
-from tln.results_folder import REPORT_FILE, WEIGHTS_FILE
 from tln.settings import TlnSettings
+from tln.training.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
+from tln.training.prepare import dependencies_of, load_texts, prepare
+from tln.training.progress import NoProgress
+from tln.training.results_folder import REPORT_FILE, WEIGHTS_FILE
 
 BIN = Path(sys.executable).parent
 WAIT_SECONDS = 100

@@ -22,17 +22,17 @@ from auditor.progress import silent
 from auditor.views.units import UnitView
 from splitwire.gram import GramNetwork
 from splitwire.v1 import stack_pb2
-from tln.batches import demand_of, make_batch
-from tln.calibration import local_gradient
 from tln.context import StepContext
 from tln.gradient_policy import GradientSettings, PolicyName, build_gradient_policy, decoy_loss
 from tln.keys import FrameKeys, RunKey
-from tln.losses import LossSettings, distillation_loss
 from tln.mechanisms import MechanismInputs
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.matched_gradient import MatchedGradient
 from tln.pipeline import FramePipeline, FrameSettings, build_pipeline
+from tln.training.batches import demand_of, make_batch
+from tln.training.calibration import local_gradient
+from tln.training.losses import LossSettings, distillation_loss
 
 pytestmark = pytest.mark.stats
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from tln import progress as seam
+from tln.training import progress as seam
 
 _LINE_SECONDS = 30.0
 

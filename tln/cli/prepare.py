@@ -21,7 +21,7 @@ def command(
         show_settings(settings, _check)
         return
     from tln.cli.display import rich_progress
-    from tln.prepare import dependencies_of, load_texts, prepare
+    from tln.training.prepare import dependencies_of, load_texts, prepare
 
     texts = load_texts(settings.model, settings.corpus)
     with rich_progress() as progress:
@@ -41,8 +41,8 @@ def command(
 
 
 def _check(settings: TlnSettings) -> None:
-    from tln.corpus import check_corpus
-    from tln.train_settings import check_prepare
+    from tln.training.corpus import check_corpus
+    from tln.training.settings import check_prepare
 
     check_corpus(settings.corpus)
     check_prepare(settings.prepare)

@@ -16,9 +16,9 @@ from splitwire.errors import SettingsError
 from tln.cli.options import Config, Preset, PrintSettings, Set, effective_settings, show_settings
 
 if TYPE_CHECKING:
-    from tln.finetune import Resume
-    from tln.report import Report
     from tln.settings import TlnSettings
+    from tln.training.report import Report
+    from tln.training.resume import Resume
 
 
 def command(
@@ -52,7 +52,7 @@ def _given(named: Iterable[tuple[str, Path | None]]) -> list[tuple[str, str]]:
 
 def _train(settings: TlnSettings, resume: Resume) -> Report:
     from tln.cli.display import rich_progress, start_logging
-    from tln.finetune import finetune
+    from tln.training.finetune import finetune
 
     start_logging()
     with rich_progress() as progress:

@@ -26,14 +26,14 @@ from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from tln.cli import app
 from tln.context import ProtectedFrame, StepContext
-from tln.finetune import finetune
 from tln.keys import RunKey
 from tln.mechanisms.gauge import Gauge
-from tln.prepare import dependencies_of, load_texts, prepare
-from tln.progress import NoProgress
 from tln.recording import RUN_KEY_FILE, RUN_KEY_PURPOSE
 from tln.replay import replay
 from tln.settings import TlnSettings
+from tln.training.finetune import finetune
+from tln.training.prepare import dependencies_of, load_texts, prepare
+from tln.training.progress import NoProgress
 
 STEPS = 3
 GAUGED = ["bottleneck", "clip_noise", "decoys", "permutation", "scale_sign", "rotation"]

@@ -18,19 +18,20 @@ from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
-from tests.net.tln.train.runs import charged_rows
+from tests.net.tln.training.runs import charged_rows
 from tln.adversaries import AdversarySettings
-from tln.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
 from tln.context import NO_DOCUMENT
-from tln.finetune import Resume, finetune
 from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.mixup import MixupSettings
-from tln.prepare import dependencies_of, load_texts, prepare
-from tln.progress import NoProgress
 from tln.replay import replay as replay_bundle
-from tln.report import Report
-from tln.results_folder import REPORT_FILE, WEIGHTS_FILE
 from tln.settings import TlnSettings
+from tln.training.checkpoints import JOURNAL_FILE, KEY_FILE, STATE_FILE
+from tln.training.finetune import finetune
+from tln.training.prepare import dependencies_of, load_texts, prepare
+from tln.training.progress import NoProgress
+from tln.training.report import Report
+from tln.training.results_folder import REPORT_FILE, WEIGHTS_FILE
+from tln.training.resume import Resume
 
 FORWARD = channels_pb2.HOP_FORWARD
 STEPS, EVERY, BREAK_AFTER = 8, 3, 5

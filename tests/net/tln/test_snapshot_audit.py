@@ -23,11 +23,11 @@ from splitwire.bundles import read_truth
 from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
-from tln.finetune import finetune
 from tln.keys import KEY_BYTES, RunKey
-from tln.prepare import dependencies_of, load_texts, prepare
-from tln.progress import NoProgress
 from tln.settings import TlnSettings
+from tln.training.finetune import finetune
+from tln.training.prepare import dependencies_of, load_texts, prepare
+from tln.training.progress import NoProgress
 from ucn.settings import SnapshotSettings
 
 NUM_DOCUMENTS, NUM_CANARIES, BLOCK, STEPS = 60, 20, 8, 40

@@ -18,16 +18,16 @@ from splitwire.sealing import write_audit_keys
 from splitwire.settings import build
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2, stack_pb2
-from tests.net.tln.train.runs import BLOCK, LATENT
+from tests.net.tln.training.runs import BLOCK, LATENT
 from tln import connect as connecting
 from tln.connect import connect as connected_to
-from tln.finetune import finetune
-from tln.prepare import dependencies_of, load_texts, prepare
-from tln.progress import NoProgress
 from tln.replay import replay
 from tln.settings import TlnSettings, check_generation, check_training_session
 from tln.topology.opening import links_of, sessions_of
 from tln.topology.replicas import ReplicaCrossing
+from tln.training.finetune import finetune
+from tln.training.prepare import dependencies_of, load_texts, prepare
+from tln.training.progress import NoProgress
 
 FORWARD, RETURN = channels_pb2.HOP_FORWARD, channels_pb2.HOP_RETURN
 BACKWARD = channels_pb2.HOP_BACKWARD

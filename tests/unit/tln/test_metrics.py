@@ -16,7 +16,7 @@ from splitwire.pki import init_pki
 from splitwire.tls import certificate_end
 from splitwire.v1 import channels_pb2
 from tln.metrics import MetricsSettings, TlnMetrics, served
-from tln.utility import Utility
+from tln.training.utility import Utility
 
 DEFENCE = {"frame": {"clip": {"clip_norm": 1.0}, "noise": {"sigma": 0.35}}, "gradient": {"policy": "open"}}
 SESSION = "0123456789abcdef"

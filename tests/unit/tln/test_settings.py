@@ -13,7 +13,6 @@ from splitwire.errors import SettingsError
 from splitwire.settings import load_settings
 from splitwire.tls import TlsFiles
 from tln.connection import ConnectionSettings
-from tln.corpus import CorpusSettings
 from tln.gradient_policy import GradientSettings
 from tln.mechanisms.decoys import DecoySettings
 from tln.pipeline import FrameSettings
@@ -21,7 +20,8 @@ from tln.ratchet import KeySettings
 from tln.recording import RecordSettings
 from tln.session import GramStackSettings, LoraSettings, StackSettings
 from tln.settings import TlnSettings, check_generation, check_training
-from tln.train_settings import PrepareSettings, TrainSettings
+from tln.training.corpus import CorpusSettings
+from tln.training.settings import PrepareSettings, TrainSettings
 
 TLS = TlsFiles(Path("ca"), Path("certificate"), Path("key"))
 GOOD = TlnSettings(

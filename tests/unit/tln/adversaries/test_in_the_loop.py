@@ -12,18 +12,19 @@ from torch.nn import functional
 from tln.adversaries import Adversaries, AdversarySettings
 from tln.adversaries.heads import initialise
 from tln.context import StepContext
-from tln.corpus import Blocks
 from tln.keys import FrameKeys, RunKey
-from tln.losses import LossSettings
 from tln.mechanisms import MechanismInputs
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.mechanisms.clip_noise import ClipNoiseSettings
 from tln.mechanisms.decoys import DecoySettings
 from tln.mechanisms.mixup import MixupSettings
 from tln.pipeline import RELEASED, FrameSettings, build_pipeline
-from tln.progress import NoProgress
-from tln.train_settings import TrainSettings
-from tln.trainer import Trainer, TrainingText
+from tln.training.corpus import Blocks
+from tln.training.losses import LossSettings
+from tln.training.progress import NoProgress
+from tln.training.settings import TrainSettings
+from tln.training.text import TrainingText
+from tln.training.trainer import Trainer
 
 WIDTH, LATENT, BLOCK, VOCABULARY = 12, 8, 6, 16
 KEY = RunKey(bytes(32))
@@ -188,10 +189,10 @@ def test_released_rows_are_those_before_the_gauges_and_the_clip_is_not_theirs() 
     trainer = _trainer(1, **ALL)
     trainer.prime(NoProgress())
     batch = trainer._batch(trainer.text, torch.arange(4))
-    context = trainer._context(trainer.text, batch, step=1)
+    context = trainer.text.context(batch, step=1)
     pipeline = trainer.model.pipeline
     encoder = next(iter(pipeline.parameters()))
-    frame = pipeline.protect(trainer._hidden(trainer.text, batch.numbers), context)
+    frame = pipeline.protect(trainer.text.hidden_rows(trainer.model.head, batch.numbers), context)
     released = context.stash[RELEASED]
     norms = [rows.norm(dim=-1).sort().values for rows in (frame.rows, released.rows)]
     torch.testing.assert_close(norms[0], norms[1], rtol=1e-4, atol=1e-5)

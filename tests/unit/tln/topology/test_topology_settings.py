@@ -12,13 +12,13 @@ from splitwire.errors import SettingsError
 from splitwire.tls import TlsFiles
 from tln.adversaries import AdversarySettings
 from tln.connection import ConnectionSettings
-from tln.corpus import CorpusSettings
 from tln.gradient_policy import GradientSettings
 from tln.pipeline import FrameSettings
 from tln.session import StackSettings
 from tln.settings import TlnSettings, check_training
 from tln.topology.settings import TopologySettings, connections
-from tln.train_settings import TrainSettings
+from tln.training.corpus import CorpusSettings
+from tln.training.settings import TrainSettings
 
 CONNECTION = ConnectionSettings(tls=TlsFiles(Path("ca"), Path("certificate"), Path("key")), step_timeout_seconds=7.0)
 TWO, THREE = ("10.0.0.2:7431",), ("10.0.0.2:7431", "10.0.0.3:7431")
