@@ -8,7 +8,7 @@ that tln/context.py names. Nothing else of the context is read here.
 
 Refused: sending a gradient without a policy; anything of the peer's that has another step, hop, dtype or shape than
 asked for, or NaN or Inf, or that it has answered to other rows before (tln.replay_window); using the graph of a step
-twice (the peer keeps it once).
+twice (tln.autograd).
 
 Invariants: FORWARD frames and control messages take steps of one strictly increasing counter, in the order in which
 they are sent. Reserve a step, use it, then reserve the next. What garbage collection frees (caches, graphs) is only
@@ -19,7 +19,6 @@ Legend: B sequences or frames, T rows or positions, D width.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -30,6 +29,7 @@ from splitwire.errors import LimitError, SettingsError, StateError, UnavailableE
 from splitwire.frames import FrameLimits, encode_frame, payload_bytes, wire_dtype
 from splitwire.v1 import channels_pb2, stack_pb2
 from splitwire.wire import CHUNK_BYTES
+from tln.autograd import Cross
 from tln.context import ComputeMode, PaddingSide, RowTruth, StepContext
 from tln.exchanges import Route, Transport
 from tln.outgoing import ForwardListener, GradientPolicy, Guard, Outgoing, StepCounter
@@ -120,12 +120,20 @@ class Crossing:
         `truth` says what each row really is; it goes to the forward listeners and nowhere else.
         """
         if not torch.is_grad_enabled() or (context.mode != "train" and not rows.requires_grad):
-            return self._forward(rows, context, truth)
+            return self.exchange_rows(rows, context, truth)
         if not rows.requires_grad:
             # The peer waits for BACKWARD even when nothing before the crossing is trained.
             rows = rows.detach().requires_grad_()
-        returned: torch.Tensor = _Cross.apply(rows, self, context, truth)  # type: ignore[no-untyped-call]
+        returned: torch.Tensor = Cross.apply(rows, self, context, truth)  # type: ignore[no-untyped-call]
         return returned
+
+    def exchange_rows(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+        """FORWARD out, RETURN in: what the peer makes of rows [B, T, D], without a graph."""
+        return self.send(self.outgoing_rows(rows, context, truth))
+
+    def exchange_gradient(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """BACKWARD out as the policy releases it, INPUT_GRADIENT [B, T, D] in. SettingsError without a policy."""
+        return self.send(self.outgoing_gradient(self.released(gradient, context), context))
 
     def optimizer_step(
         self, learning_rate: float, gradient_scale: float = 1.0, max_gradient_norm: float = 0.0
@@ -265,12 +273,6 @@ class Crossing:
         route = Route(control.step, channels_pb2.HOP_CONTROL, channels_pb2.HOP_CONTROL)
         return self.transport.exchange([message], route, lambda: control_reader(route))
 
-    def _forward(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
-        return self.send(self.outgoing_rows(rows, context, truth))
-
-    def _backward(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
-        return self.send(self.outgoing_gradient(self.released(gradient, context), context))
-
     def _encode(self, header: stack_pb2.FrameHeader, rows: torch.Tensor, grid_scale: float = 0.0) -> list[bytes]:
         needed = payload_bytes(header.dtype, rows.shape)
         if needed > self._max_frame_bytes:
@@ -287,43 +289,3 @@ class Crossing:
     def _control(self, control: stack_pb2.Control) -> stack_pb2.ControlResult:
         control.step = self.steps.take()
         return self.deliver(control)
-
-
-class _Cross(torch.autograd.Function):
-    """The crossing as an operation of autograd."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, crossing: Crossing, context: StepContext, truth: RowTruth | None
-    ) -> torch.Tensor:
-        returned = crossing._forward(rows, context, truth)  # noqa: SLF001 - the two are one thing
-        ctx.crossing, ctx.context = crossing, context
-        ctx.graph = _RemoteGraph(crossing, context) if context.mode == "train" else None
-        return returned
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        if ctx.graph is None:
-            raise StateError(
-                f"step {ctx.context.step} was not sent for training and has no gradient",
-                remedy="open a training session, and train without a cache",
-            )
-        ctx.graph.take()
-        return ctx.crossing._backward(gradient, ctx.context), None, None, None  # noqa: SLF001 - as above
-
-
-class _RemoteGraph:
-    """The graph that the peer keeps for one TRAIN step: used once, or discarded when autograd lets go of it."""
-
-    def __init__(self, crossing: Crossing, context: StepContext) -> None:
-        self._step = context.step
-        self._discard = weakref.finalize(self, crossing.discard_later, context.step)
-        self._discard.atexit = False
-
-    def take(self) -> None:
-        if self._discard.detach() is None:
-            raise StateError(
-                f"the graph of step {self._step} was used before; the peer keeps it once",
-                remedy="call backward once a step, without retain_graph",
-            )

@@ -69,11 +69,13 @@ class GroupCrossing(Crossing):
         """Ends the threads that wait for the nodes. The sessions stay."""
         self._pool.shutdown()
 
-    def _forward(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+    def exchange_rows(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
+        """Each member sends its part; the answers joined."""
         parts = zip(self.members, self.split(rows), strict=True)
         return self._send_all([member.outgoing_rows(part, context, truth) for member, part in parts], context.step)
 
-    def _backward(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+    def exchange_gradient(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
+        """The same for a gradient, which the policy releases once for all."""
         parts = zip(self.members, self.split(self.released(gradient, context)), strict=True)
         return self._send_all([member.outgoing_gradient(part, context) for member, part in parts], context.step)
 
