@@ -39,6 +39,10 @@ _PARTITION_READS = {
     "sign_pattern": "signs and directions",
     "gram_pattern": "inner products",
 }
+_MEMBERSHIP_READS = {
+    "membership": "the node's own weights",
+    "frame_matching": "frames of a document that resemble frames of the training",
+}
 
 
 def show(value: float | None, unit: Unit | str) -> str:
@@ -88,12 +92,14 @@ def _linkage(_result: Result, check: Check) -> str:
     return f"rows of earlier frames tell decoys from real rows: AUC {_at_least(check)}"
 
 
-def _membership(_result: Result, check: Check) -> str:
-    return f"the node's own weights tell documents trained on from documents held out: AUC {_at_least(check)}"
+def _membership(result: Result, check: Check) -> str:
+    what = _MEMBERSHIP_READS.get(result.attack, result.attack)
+    return f"{what} tell documents trained on from documents held out: AUC {_at_least(check)}"
 
 
-def _members_found(_result: Result, check: Check) -> str:
-    return f"at 1 % false alarms the node's own weights find this share of the members: {_at_least(check)}"
+def _members_found(result: Result, check: Check) -> str:
+    what = _MEMBERSHIP_READS.get(result.attack, result.attack)
+    return f"at 1 % false alarms {what} find this share of the members: {_at_least(check)}"
 
 
 def _trajectory(_result: Result, check: Check) -> str:

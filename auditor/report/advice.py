@@ -63,6 +63,10 @@ _MEMBERS = (
     "The node's own weights tell who took part: train for fewer epochs, on adapters or the gram stack rather than all "
     "weights, and clip and noise the gradient (gradient.policy)."
 )
+_MATCHED_FRAMES = (
+    "Frames of a document resemble those that trained: put clip_noise, permutation and rotation into frame.mechanisms "
+    "and raise frame.clip_noise.noise_multiplier; without noise a fresh rotation alone does not hide a block."
+)
 _EVERY_FAMILY = (
     "A pass needs every family that the bundles show an attacker. Put them into families and scope of the plan "
     "(auditor plan init FILE writes one with all of them), and record what the others need."
@@ -125,7 +129,12 @@ _CLOSED = {
     ("reaction_partition_auc", ACTIVE_PERTURBATION): (_REACTION,),
     ("active_token_top1_effect", ACTIVE_PERTURBATION): (_REACTION,),
 }
-_BY_ATTACK = {"sign_pattern": (_PATTERNS,), "gram_pattern": (_PATTERNS,), "norm_product": (_PRODUCTS,)}
+_BY_ATTACK = {
+    "sign_pattern": (_PATTERNS,),
+    "gram_pattern": (_PATTERNS,),
+    "norm_product": (_PRODUCTS,),
+    "frame_matching": (_MATCHED_FRAMES,),
+}
 _TOKENS = {
     FORWARD_ONLY: (_FORWARD_TOKENS,),
     GRADIENT_ONLY: (_GRADIENT_TOKENS,),

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from auditor.report.advice import next_steps
+from auditor.results import Check, Result, plain
+from auditor.words import leak_sentence
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,24 @@ def test_a_ladder_without_an_onset_needs_another_step_than_no_ladder(text: str, 
     }
     (step,) = next_steps(report)
     assert expected in step
+
+
+@pytest.mark.parametrize(
+    ("attack", "sentence", "step"),
+    [
+        ("membership", "the node's own weights tell", "train for fewer epochs"),
+        ("frame_matching", "frames of a document that resemble frames of the training tell", "frame.clip_noise"),
+    ],
+)
+def test_what_told_members_is_named_by_what_the_attack_reads(attack: str, sentence: str, step: str) -> None:
+    """Weights and frames need other settings."""
+    check = Check("membership_auc", "ratio", 0.55, 0.7, 0.6, 0.8, 0.5, 0.05, "fail")
+    result = Result(attack, "membership_property", "", "all", "", "", "", 60, 200, 2000, (check,), {}, {}, ())
+    report: dict[str, Any] = {
+        "verdict": {"state": "fail", "reasons": []},
+        "results": [plain(result)],
+        "captured": {"documents_by_split": {"train": 50, "select": 10, "test": 40}},
+        "plan": {"name": "default", "underpowered": False, "settings": {"statistics": {"min_documents": 20}}},
+    }
+    assert leak_sentence(result, check).startswith(sentence)
+    assert step in next_steps(report)[0]
