@@ -12,13 +12,15 @@ from typing import Any
 
 import splitwire
 from auditor.assurance import assure
-from auditor.battery import run_battery
+from auditor.attacks import ATTACKS
+from auditor.battery import plan_pairs, run_battery
 from auditor.calibration.controls import check_control, read_controls
 from auditor.calibration.files import Calibration
 from auditor.evidence.capture import Capture
 from auditor.evidence.inputs import Evidence, evidence_digests, open_evidence
 from auditor.evidence.observable import observable
 from auditor.evidence.opening import opened_material
+from auditor.evidence.reading import mode_name
 from auditor.evidence.representation import representation
 from auditor.evidence.splits import SPLIT_NAMES, Splits
 from auditor.evidence.ungauged import ungauged_digest
@@ -31,6 +33,7 @@ from auditor.store import Store
 from auditor.verdict import decide
 from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree
+from splitwire.v1 import stack_pb2
 
 
 def run_audit(
@@ -84,7 +87,7 @@ def _audit(
     with opened_material(evidence, plan, progress) as opened:
         material = opened.material
         results, missing = run_battery(material, plan, store=store, log=log, progress=progress)
-        captured = _captured(material.capture, material.splits)
+        captured, unread = _captured(material.capture, material.splits), _unread(material.capture, plan)
         shape = representation(material.sources, material.capture)
     controls = None
     if naked is not None:
@@ -93,7 +96,7 @@ def _audit(
     seen = observable(evidence.bundles, evidence.truths)
     tree = {
         "schema": SCHEMA,
-        "verdict": decide(plan, results, missing, opened.problems, seen),
+        "verdict": decide(plan, results, missing, [*opened.problems, *unread], seen),
         "scope": scope_line(plan),
         "observable": seen,
         "plan": {"name": plan.name, "hash": plan.hash, "underpowered": plan.underpowered, "settings": to_tree(plan)},
@@ -111,6 +114,18 @@ def _audit(
 
 def _versions() -> dict[str, str]:
     return {**software_versions(), "auditor": splitwire.__version__}
+
+
+def _unread(capture: Capture, plan: Plan) -> list[str]:
+    """Frames that crossed and that this plan does not read: no pass speaks of them. Inversion attacks read generation,
+    whatever the compute modes are.
+    """
+    reads_texts = any(ATTACKS[name].question == "prompt" for name, _ in plan_pairs(plan))
+    return [
+        f"{count} FORWARD frames of the mode {mode_name(mode)} were not attacked: name it in compute_modes"
+        for mode, count in sorted(capture.skipped.items())
+        if mode != stack_pb2.COMPUTE_MODE_CACHED or not reads_texts
+    ]
 
 
 def _captured(capture: Capture, splits: Splits) -> dict[str, Any]:

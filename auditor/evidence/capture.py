@@ -10,7 +10,7 @@ The truth in here is for the scorer: an attack gets a view (views/), never a cap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,8 +77,13 @@ class Capture:
     """(session hash, step) of every step that joined, in order of crossing."""
     trains: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """Whether that step was in mode TRAIN."""
-    num_skipped: int = 0
-    """FORWARD frames of compute modes that were not asked for."""
+    skipped: Mapping[int, int] = field(default_factory=dict)
+    """FORWARD frames of the compute modes that were not asked for, by mode."""
+
+    @property
+    def num_skipped(self) -> int:
+        """FORWARD frames of compute modes that were not asked for."""
+        return sum(self.skipped.values())
 
     def step_of_items(self) -> Integers:
         """Number in `steps` of every item."""

@@ -54,7 +54,7 @@ class CaptureBuilder:
         self._gradient_norm = np.zeros(0)
         self._train_steps: set[tuple[str, int]] = set()
         self._problems: Counter[str] = Counter()
-        self._skipped = 0
+        self._skipped: Counter[int] = Counter()
 
     @property
     def num_train_steps(self) -> int:
@@ -74,7 +74,7 @@ class CaptureBuilder:
             return
         self._digests[key] = frame.message_digest
         if frame.header.compute_mode not in self._modes:
-            self._skipped += 1
+            self._skipped[frame.header.compute_mode] += 1
             return
         if frame.header.compute_mode == stack_pb2.COMPUTE_MODE_TRAIN:
             self._train_steps.add(key)
@@ -169,14 +169,14 @@ class CaptureBuilder:
             self._returned,
             self._documents,
             [*source_problems, *self._problem_lines()],
-            [f"{self._skipped} FORWARD frames of other compute modes: inversion attacks alone read them"]
+            [f"{self._skipped.total()} FORWARD frames of other compute modes: inversion attacks alone read them"]
             if self._skipped
             else [],
             len(self._train_steps),
             len(self._backward),
             list(self._steps),
             np.array([key in self._train_steps for key in self._steps], dtype=bool),
-            self._skipped,
+            dict(self._skipped),
         )
 
     def _row_table(self, items: Items) -> RowTable:

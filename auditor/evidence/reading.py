@@ -22,6 +22,11 @@ _MODES = {
 _UNREADABLE = "the opening of a session is not of the contract"
 
 
+def mode_name(mode: int) -> str:
+    """A compute mode as plans name it."""
+    return next((name for name, number in _MODES.items() if number == mode), f"number {mode}")
+
+
 def read_capture(
     sources: Sequence[FrameSource],
     truths: Sequence[TruthSource],

@@ -40,6 +40,7 @@ class Recipe:
     seed: int = 1
     dropped: int = 0
     session: str = SESSION
+    mode: Any = stack_pb2.COMPUTE_MODE_TRAIN
     opening: bytes | None = None
     """In place of the request that opens the session."""
     settings: dict[str, Any] = field(default_factory=lambda: {"program": "synthetic"})
@@ -81,7 +82,7 @@ def _gradient(recipe: Recipe, real: np.ndarray, generator: np.random.Generator) 
 def _header(recipe: Recipe, hop: Any, step: int, lengths: list[int]) -> stack_pb2.FrameHeader:
     header = stack_pb2.FrameHeader(hop=hop, step=step, dtype=stack_pb2.WIRE_DTYPE_FP32)
     if hop == channels_pb2.HOP_FORWARD:
-        header.compute_mode = stack_pb2.COMPUTE_MODE_TRAIN
+        header.compute_mode = recipe.mode
         if recipe.padding:
             header.row_lengths[:] = lengths
             header.padding_side = stack_pb2.PADDING_SIDE_RIGHT
