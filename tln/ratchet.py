@@ -8,7 +8,8 @@ something where the run key itself is gone: `tln.connect` seals it to the audito
 checkpoints, which need it on disk, are refused (`tln.settings`). Python cannot overwrite memory for certain: a
 forgotten key is unreachable, and its bytes may stay until the memory is used again.
 
-Refused: a step of a forgotten epoch. Source: seed 003, key derivation; there the master stayed in memory.
+Refused: a step of a forgotten epoch. Source: the key derivation of Privacy Failure in Split-LLM
+Training; there the master stayed in memory.
 """
 
 from __future__ import annotations

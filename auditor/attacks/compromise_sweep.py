@@ -23,7 +23,7 @@ class CompromiseSweep:
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "a share of the frames, of the decoys, of the gauges or of the train texts, as the sweep says"
     assumes = Assumes(known_plaintext=True)
-    paper = "compromise-fraction sweep of seed 003"
+    paper = "compromise-fraction sweep (Privacy Failure in Split-LLM Training)"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[ClassArm]:
         """One arm, not yet fitted."""

@@ -38,7 +38,7 @@ class CrossGram:
     families: tuple[str, ...] = (JOINT,)
     knowledge = "captured rows of both hops; tokens of the rows of the train documents"
     assumes = Assumes(known_plaintext=True)
-    paper = "cross-Gram X G' of seed 003, cosine and scale-keeping form; forward norm times gradient norm"
+    paper = "cross-Gram X G' (Privacy Failure in Split-LLM Training), by cosine and with scale; product of norms"
 
     def run(self, view: TokenView, settings: ProbeSettings, progress: Progress) -> list[FeatureArm]:
         """One arm for every kind of feature, not yet fitted."""

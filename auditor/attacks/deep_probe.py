@@ -45,7 +45,7 @@ class DeepProbe:
     families: tuple[str, ...] = (FORWARD_ONLY, GRADIENT_ONLY, JOINT)
     knowledge = "captured rows; tokens of the rows of the train documents"
     assumes = Assumes(known_plaintext=True)
-    paper = "four-layer, eight-head encoder probe of seed 003, section on the positive control"
+    paper = "four-layer, eight-head encoder probe (Privacy Failure in Split-LLM Training, positive control)"
 
     def run(self, view: TokenView, settings: DeepProbeSettings, progress: Progress) -> list[DeepArm]:
         """One arm for every restart, not yet fitted."""

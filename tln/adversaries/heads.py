@@ -3,9 +3,9 @@
 A head reads coordinates through a layer of its own, then those and the 22 invariants together. It answers one question
 a row: the class of the next token, whether that token is rare, or the hidden row that the encoder was given.
 
-Source: in-training adversaries and MINE of seed 003 (MINE: Belghazi et al. 2018). MINE gives a lower bound of the
-information that its network could find in one batch. It is no upper bound and no certificate: low may mean that the
-network is too weak.
+Sources: the in-training adversaries of Privacy Failure in Split-LLM Training; MINE of Belghazi et al. 2018. MINE gives
+a lower bound of the information that its network could find in one batch. It is no upper bound and no certificate: low
+may mean that the network is too weak.
 
 Shapes: M rows, D width of a released row, H hidden width, C classes.
 """

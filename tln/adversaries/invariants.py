@@ -57,7 +57,7 @@ def gram_spread(rows_NRD: torch.Tensor) -> torch.Tensor:
     """How far a frame's Gram matrix of unit rows is from a flat one: the variance of its cosines, [N].
 
     A flat Gram matrix looks the same for every text, so what a rotation keeps would tell nothing. Source: the Gram
-    flattening regulariser of seed 003.
+    flattening regulariser of Privacy Failure in Split-LLM Training.
     """
     if rows_NRD.shape[1] < 2:  # one row has no cosine
         return rows_NRD.new_zeros(len(rows_NRD))

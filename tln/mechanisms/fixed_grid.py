@@ -11,7 +11,7 @@ other node decodes, bit for bit. Backwards it is the identity, and zero for a va
 not a defence: rounding is no noise. Needs stack.request_dtype = "int8" (checked in tln.settings). Gradient rows are not
 on the grid: they cross as int8 with a scale a row.
 
-Source: seed 003, wire quantisation over the gauge clamp range.
+Source: Privacy Failure in Split-LLM Training, wire quantisation over the gauge clamp range.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ what a surrogate adds is scaled up too, and the noise with it.
 Refused: the transformer stack, whose real layers make nothing of a row that is two rows; without clip and noise, since
 a pool without noise repeats what was released; any frame before the pool is full.
 
-Source: secret mixup of seed 003 (released = .75 z + .25 decoy). It is no certificate: `share` of the row is there.
+Source: secret mixup of Privacy Failure in Split-LLM Training (released = .75 z + .25 decoy). It is no certificate:
+`share` of the row is there.
 """
 
 from __future__ import annotations

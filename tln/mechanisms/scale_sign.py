@@ -2,7 +2,8 @@
 
 It hides the norm of a row, which a rotation keeps, and which side of the origin it is on. It keeps the size of every
 cosine between two rows of a frame; what it keeps stays readable. Noise was added before, so the ratio of signal to
-noise of a row stays too. Source: seed 003, where it is described and was off in every published run.
+noise of a row stays too. Source: Privacy Failure in Split-LLM Training, where it is described and
+was off in every published run.
 
 Refused on the transformer stack, whose layers do not commute with it. `check_surrogate` refuses a gram surrogate that
 does not commute with it: one that reads norms (radial), or the sign of a cosine (without sign_invariant).

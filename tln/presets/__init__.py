@@ -1,8 +1,8 @@
 """Presets: named defences as TOML beside this file, under a user's own settings. `tln train --preset NAME` takes one.
 
-    published-open        the frame of seed 003, gradients raw, as published; unsafe
+    published-open        the frame of Privacy Failure in Split-LLM Training, gradients raw, as published; unsafe
     published-mitigated   the same frame, every gradient row clipped and noised
-    published-naked       the control of seed 003: a latent frame without any protection, gradients raw; unsafe
+    published-naked       its control: a latent frame without any protection, gradients raw; unsafe
     ours                  what this project proposes at the same cut
 
 A preset says what crosses and how it is protected, and cuts the model by fractions of its depth, so it runs on any

@@ -9,7 +9,7 @@ It finds a lie that changes an answer, nothing else: nodes that collude in the m
 goes through, and what a node reads or keeps is not touched. Nodes must compute alike: the stack starts from public
 values (common_start), and other hardware or thread counts differ in the last bits.
 
-Source: seed 003, replica cross-check.
+Source: Privacy Failure in Split-LLM Training, replica cross-check.
 """
 
 from __future__ import annotations

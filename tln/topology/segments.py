@@ -13,7 +13,7 @@ On the gram stack decoys of the second hop start as rows that went through the f
 node 1; for a while they differ from training rows by what node 1 computes. On the transformer stack decoys and mixup
 are refused (see tln.topology.settings), and a cache is when layers run in between, since they would need one here.
 
-Source: seed 003, two-segment delegation.
+Source: Privacy Failure in Split-LLM Training, two-segment delegation.
 """
 
 from __future__ import annotations

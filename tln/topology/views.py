@@ -8,7 +8,7 @@ the encoder may still put the same information into every share, which only an a
 
 Refused on the transformer stack, whose layers need the whole width.
 
-Source: seed 003, K complementary channels.
+Source: Privacy Failure in Split-LLM Training, K complementary channels.
 """
 
 from __future__ import annotations

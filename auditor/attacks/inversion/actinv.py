@@ -39,7 +39,7 @@ class ActInv:
     families: ClassVar[tuple[str, ...]] = (FORWARD_ONLY,)
     knowledge: ClassVar[str] = "forward rows; the public model"
     assumes: ClassVar[Assumes] = Assumes(public_weights=True)
-    paper: ClassVar[str] = "ActInv (prompt leakage in split inference, section 4.2)"
+    paper: ClassVar[str] = "ActInv (Fan et al. 2026, section 4.2)"
 
     def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> list[Recovered]:
         """Tokens of every position that crossed; none for the one that follows."""

@@ -30,7 +30,7 @@ class CompletedText:
     families: tuple[str, ...] = (RESPONSE_SIDE,)
     knowledge = "returned rows; the public model's last layers"
     assumes = Assumes(public_weights=True)
-    paper = "model completion (Fu et al. 2022), as MC in section 4.1 of the paper on PIDI and ADMI (seed 001)"
+    paper = "model completion (Fu et al. 2022), as MC in section 4.1 of Gu et al. 2026 (PIDI)"
 
     def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> list[Recovered]:
         """One guess a text, in order."""

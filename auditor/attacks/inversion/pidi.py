@@ -34,7 +34,7 @@ class Pidi(PatchedInversion):
     families: ClassVar[tuple[str, ...]] = (RESPONSE_SIDE,)
     knowledge: ClassVar[str] = "forward and returned rows; the public model; public text"
     assumes: ClassVar[Assumes] = Assumes(public_weights=True, auxiliary_text=True)
-    paper: ClassVar[str] = "PIDI (dual-sided inversion of split LLMs, section 4)"
+    paper: ClassVar[str] = "PIDI (Gu et al. 2026, section 4)"
 
     def run(self, view: PromptView, settings: InversionSettings, progress: Progress) -> list[Recovered]:
         """Tokens of every position, and the one that follows where returned rows were captured."""
