@@ -34,7 +34,7 @@ def run_battery(
     """Results of every (attack, family) of the plan, and those that could not be measured."""
     parts: list[Part] = []
     pairs = plan_pairs(plan)
-    left = TimeLeft(pairs, len(material.capture.rows.item))
+    left = TimeLeft(pairs, len(material.capture.rows.item), plan.probe)
     for number, (name, family) in enumerate(pairs, start=1):
         part_name = f"{name}/{family}"
         kept = store.get(part_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from auditor.plan import ProbeSettings
 from auditor.workers import num_workers
 
 _BOUNDED = {
@@ -18,7 +19,8 @@ _BOUNDED = {
     "repeats": 70.0,
     "compromise_sweep": 5.0,
 }
-"""CPU seconds of an attack on one family of 1,000 frames of 80 rows; larger bundles meet a limit of the plan."""
+"""CPU seconds of an attack on one family of 1,000 frames of 80 rows; larger bundles meet a limit of the plan. Those of
+latent_probe are for the probes of the default plan."""
 _OTHERS = 1.5
 """The same of every other attack; it grows with the bundle."""
 _ROWS = 80_000
@@ -29,11 +31,9 @@ _TRUSTED = 60.0
 class TimeLeft:
     """Seconds that the parts (attack, family) of one audit still take; a part begins when it is asked about."""
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], num_rows: int) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, str]], num_rows: int, probe: ProbeSettings) -> None:
         size = max(1, num_rows) / _ROWS
-        self._costs = {
-            pair: _BOUNDED[pair[0]] * min(1.0, size) if pair[0] in _BOUNDED else _OTHERS * size for pair in pairs
-        }
+        self._costs = {pair: _cost(pair[0], size, probe) for pair in pairs}
         self._before = 1 / num_workers()
         self._finished_cost = self._finished_seconds = self._began = 0.0
 
@@ -59,3 +59,13 @@ class TimeLeft:
         cost = _TRUSTED + self._finished_cost
         pace = max(known / cost, (known + elapsed) / (cost + own))  # a part that is late says so before it ends
         return pace * (sum(self._costs.values()) - own) + max(0.0, pace * own - elapsed)
+
+
+def _cost(name: str, size: float, probe: ProbeSettings) -> float:
+    cost = _BOUNDED[name] * min(1.0, size) if name in _BOUNDED else _OTHERS * size
+    return max(_OTHERS * size, cost * _epochs(probe) / _epochs(ProbeSettings())) if name == "latent_probe" else cost
+
+
+def _epochs(probe: ProbeSettings) -> int:
+    """Of all arms together."""
+    return len(probe.probes) * probe.restarts * probe.epochs

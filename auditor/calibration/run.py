@@ -128,7 +128,7 @@ def calibrate(attack_name: str, family: str, material: Material, plan: Plan, sto
 
 def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progress) -> Iterator[Part]:
     pairs = plan_pairs(plan)
-    left = TimeLeft(pairs, round(_AUDITS * _rows_read(material, plan)))
+    left = TimeLeft(pairs, round(_AUDITS * _rows_read(material, plan)), plan.probe)
     for number, pair in enumerate(pairs, start=1):
         name, family = pair
         kept = store.get(f"{name}/{family}")

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from auditor import time_left
 from auditor.audit import run_audit
-from auditor.plan import Plan
+from auditor.plan import Plan, ProbeSettings
 from auditor.progress import shown
 from auditor.time_left import TimeLeft
 
+PROBE = ProbeSettings()
 DEAR, CHEAP = ("latent_probe", "forward_only"), ("row_norm", "forward_only")
 
 
@@ -24,32 +25,41 @@ def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_estimate_begins_from_known_costs_and_grows_with_the_capture() -> None:
-    small, large = (TimeLeft([CHEAP], rows).seconds(CHEAP, 0.0) for rows in (80_000, 240_000))
+    small, large = (TimeLeft([CHEAP], rows, PROBE).seconds(CHEAP, 0.0) for rows in (80_000, 240_000))
     assert large == pytest.approx(3 * small)
-    tiny, small_dear, large_dear = (TimeLeft([DEAR], rows).seconds(DEAR, 0.0) for rows in (8_000, 80_000, 240_000))
+    tiny, small_dear, large_dear = (
+        TimeLeft([DEAR], rows, PROBE).seconds(DEAR, 0.0) for rows in (8_000, 80_000, 240_000)
+    )
     assert small_dear == pytest.approx(10 * tiny)
     assert large_dear == small_dear > 10 * small
 
 
+def test_a_plan_with_fewer_probes_takes_less_time() -> None:
+    one = ProbeSettings(probes=("coordinate_plus_invariants",), restarts=1, epochs=6)
+    assert TimeLeft([DEAR], 80_000, one).seconds(DEAR, 0.0) == pytest.approx(
+        TimeLeft([DEAR], 80_000, PROBE).seconds(DEAR, 0.0) / 30
+    )
+
+
 def test_a_slow_machine_is_learned_from_what_is_finished() -> None:
-    left = TimeLeft([DEAR, CHEAP], 80_000)
+    left = TimeLeft([DEAR, CHEAP], 80_000, PROBE)
     expected = left.seconds(DEAR, 0.0)
     left.end(DEAR, 50 * expected, measured=True)
-    cheap = TimeLeft([CHEAP], 80_000).seconds(CHEAP, 0.0)
+    cheap = TimeLeft([CHEAP], 80_000, PROBE).seconds(CHEAP, 0.0)
     assert left.seconds(CHEAP, 0.0) > 10 * cheap
-    left = TimeLeft([DEAR, CHEAP], 80_000)
+    left = TimeLeft([DEAR, CHEAP], 80_000, PROBE)
     left.end(DEAR, 0.0, measured=False)
     assert left.seconds(CHEAP, 0.0) == cheap
 
 
 def test_the_running_part_counts_down() -> None:
-    left = TimeLeft([DEAR, CHEAP], 80_000)
+    left = TimeLeft([DEAR, CHEAP], 80_000, PROBE)
     whole = left.seconds(DEAR, 0.0)
     assert left.seconds(DEAR, 10.0) == pytest.approx(whole - 10)
 
 
 def test_a_part_that_is_late_makes_the_others_longer_before_it_ends() -> None:
-    left, other = TimeLeft([DEAR, CHEAP], 80_000), TimeLeft([CHEAP], 80_000).seconds(CHEAP, 0.0)
+    left, other = TimeLeft([DEAR, CHEAP], 80_000, PROBE), TimeLeft([CHEAP], 80_000, PROBE).seconds(CHEAP, 0.0)
     late = left.seconds(DEAR, 50 * left.seconds(DEAR, 0.0))
     assert late > 10 * other
 
