@@ -42,7 +42,7 @@ def command(
 
     from auditor.audit import run_audit
     from auditor.calibration.files import read_calibration
-    from auditor.plan_file import load_plan
+    from auditor.plan.files import load_plan
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report import JSON_FILE, print_summary, write_report
     from auditor.report.files import check_folder

@@ -24,7 +24,7 @@ def command(
 
     from auditor.calibration.files import check_calibration_folder, write_calibration
     from auditor.calibration.run import run_calibration
-    from auditor.plan_file import load_plan
+    from auditor.plan.files import load_plan
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.report.calibration_page import print_calibration
     from auditor.store import PARTS_FOLDER, count_parts, remove_parts

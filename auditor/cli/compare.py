@@ -38,7 +38,7 @@ def command(
     from auditor.comparing.files import write_comparison
     from auditor.comparing.performance import read_performance
     from auditor.comparing.run import Comparison, bundle_names, check_attacks
-    from auditor.plan_file import load_plan
+    from auditor.plan.files import load_plan
     from auditor.progress import shown, terminate_like_interrupt
     from auditor.store import PARTS_FOLDER
     from splitwire.console import printable

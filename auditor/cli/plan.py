@@ -18,7 +18,7 @@ def init(
 ) -> None:
     """Write the default plan with every key. An existing file is not overwritten."""
     from auditor.plan import BUILT_IN
-    from auditor.plan_file import render_plan
+    from auditor.plan.files import render_plan
     from splitwire.errors import SettingsError
 
     try:
@@ -36,6 +36,6 @@ def show(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="default, quick or a TOML file.")] = "default",
 ) -> None:
     """Print the effective plan and its hash."""
-    from auditor.plan_file import load_plan, render_plan
+    from auditor.plan.files import load_plan, render_plan
 
     typer.echo(render_plan(load_plan(plan)), nl=False)

@@ -32,7 +32,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print, for every ceiling of the plan, what so many documents can detect and how many it needs."""
-    from auditor.plan_file import load_plan
+    from auditor.plan.files import load_plan
     from auditor.statistics.needs import Evidence, audit_needs
     from auditor.statistics.units import check_count
 

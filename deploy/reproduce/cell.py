@@ -21,7 +21,7 @@ from typing import Any
 import splitwire
 from auditor.channels import ACCUMULATED_HISTORY, FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.plan import Plan, ProbeSettings, SplitSettings, StatisticsSettings
-from auditor.plan_file import render_plan
+from auditor.plan.files import render_plan
 from deploy.demo.processes import Processes, free_port, run
 from deploy.reproduce.settings import Cell, Recipe, find
 from splitwire.backbone import ModelSettings

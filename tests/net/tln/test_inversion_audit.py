@@ -24,7 +24,7 @@ from auditor.comparing.run import Comparison
 from auditor.evidence.inputs import open_evidence
 from auditor.evidence.opening import opened_material
 from auditor.plan import InversionSettings, Plan, ResponseSettings, StatisticsSettings
-from auditor.plan_file import render_plan
+from auditor.plan.files import render_plan
 from auditor.progress import Progress, silent
 from auditor.report.junit import render_junit
 from auditor.report.page import render_page

@@ -10,7 +10,7 @@ from auditor.attacks import ATTACKS
 from auditor.attacks.inversion.nearest_vocabulary import NearestVocabulary
 from auditor.attacks.inversion.parameters import configured, parameters_of
 from auditor.plan import InversionSettings
-from auditor.plan_file import load_plan, render_plan
+from auditor.plan.files import load_plan, render_plan
 from splitwire.errors import SettingsError
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from auditor.cli import app
 from auditor.plan import CalibrationSettings, Plan, ProbeSettings, ResponseSettings, SplitSettings, StatisticsSettings
-from auditor.plan_file import render_plan
+from auditor.plan.files import render_plan
 from splitwire.backbone import ModelSettings, identity
 from splitwire.sealing import write_audit_keys
 from splitwire.v1 import stack_pb2

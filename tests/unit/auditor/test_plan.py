@@ -9,7 +9,7 @@ import pytest
 
 from auditor.channels import FAMILIES
 from auditor.plan import BUILT_IN, CalibrationSettings, Plan, scope_line
-from auditor.plan_file import load_plan, render_plan
+from auditor.plan.files import load_plan, render_plan
 from splitwire.errors import SettingsError
 
 

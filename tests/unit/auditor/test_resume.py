@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from auditor.audit import run_audit
 from auditor.cli import app
 from auditor.plan import Plan, ProbeSettings, StatisticsSettings
-from auditor.plan_file import render_plan
+from auditor.plan.files import render_plan
 from auditor.report import JSON_FILE, RUN_FILE
 from auditor.runlog import RunLog
 from auditor.scorers import SCORERS

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from auditor.cli import app
 from auditor.plan import Plan, ProbeSettings
-from auditor.plan_file import render_plan
+from auditor.plan.files import render_plan
 from auditor.report import (
     HTML_FILE,
     JSON_FILE,
