@@ -61,8 +61,15 @@ def load_settings(
     return build(cls, tree, str(file or base or "settings"), origins)
 
 
-def build(cls: type[T], tree: Mapping[str, Any], source: str, origins: Mapping[str, str] | None = None) -> T:
-    """Validates a tree of plain values into `cls`; SettingsError names the first wrong key.
+def build(
+    cls: type[T],
+    tree: Mapping[str, Any],
+    source: str,
+    origins: Mapping[str, str] | None = None,
+    *,
+    guide: str = "docs/configuration.md",
+) -> T:
+    """Validates a tree of plain values into `cls`; SettingsError names the first wrong key and the guide to them.
 
     Keys came from `source`, but for those that `origins` knows better.
     """
@@ -74,7 +81,7 @@ def build(cls: type[T], tree: Mapping[str, Any], source: str, origins: Mapping[s
         key = ".".join(str(part) for part in first["loc"]) or "(top level)"
         given = "" if first["type"] == "missing" else f", got {first['input']!r}"
         where = _origin(key, source, origins or {})
-        raise SettingsError(f"{where}: {key}: {first['msg']}{given}", remedy="see docs/configuration.md") from None
+        raise SettingsError(f"{where}: {key}: {first['msg']}{given}", remedy=f"see {guide}") from None
     for key, value in flatten(to_tree(settings)):
         if not _is_canonical(value):
             where = _origin(key, source, origins or {})

@@ -92,26 +92,30 @@ def _show_traffic(bundle: Bundle) -> None:
     from rich.table import Table
 
     from auditor.evidence.traffic import summarise
+    from auditor.importing.convert import RECORDER
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("session", "hop", "frames", "messages", "bytes", "MB/s", "frames/s", "median gap", "largest gap"):
         table.add_column(name, justify="left" if name in {"session", "hop"} else "right", no_wrap=True)
     shapes = []
+    has_times = bundle.recorder != RECORDER
     for hop in summarise(bundle.messages()):
-        gaps = hop.gaps_seconds
+        gaps = hop.gaps_seconds if has_times else None
         table.add_row(
             printable(hop.session_hash) or "(none yet)",
             hop.hop.lower(),
             str(hop.num_frames) if hop.hop != "CONTROL" else "",
             str(hop.num_messages),
             str(hop.num_bytes),
-            _rate(hop.per_second(hop.num_bytes), 1e-6),
-            _rate(hop.per_second(hop.num_frames)) if hop.hop != "CONTROL" else "",
+            _rate(hop.per_second(hop.num_bytes), 1e-6) if has_times else "",
+            _rate(hop.per_second(hop.num_frames)) if has_times and hop.hop != "CONTROL" else "",
             *("", "") if gaps is None else (f"{gaps[0]:.3f} s", f"{gaps[1]:.3f} s"),
         )
         shapes += [_shape_line(hop.hop, *key, count) for key, count in hop.shapes.most_common(_MAX_SHAPES)]
     # Wide enough for every column, whatever the terminal or file: a cut number would be a wrong one.
     Console(width=_TABLE_WIDTH, soft_wrap=True).print(table)
+    if not has_times:
+        _say("an imported bundle has no times, so no rates and gaps")
     for line in shapes:
         _say(line)
 

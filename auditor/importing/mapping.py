@@ -62,7 +62,7 @@ class Mapping:
 
 def load_mapping(file: Path) -> Mapping:
     """The mapping in a TOML file; SettingsError for what cannot be meant."""
-    mapping = build(Mapping, _read(file), str(file))
+    mapping = build(Mapping, _read(file), str(file), guide="docs/importing.md")
     for name in (*HOP_SECTIONS, *TRUTH_SECTIONS):
         _check_axes(f"{file}: {name}", getattr(mapping, name), is_hop=name in HOP_SECTIONS)
     if not mapping.forward.tensor:

@@ -147,6 +147,8 @@ def without_steps() -> dict[str, torch.Tensor]:
         (changed(member=torch.ones(7)), {}, r"'member' has shape \[7\], expected \[3\]"),
         (changed(mask=torch.ones(S, R + 2)), {}, r"'mask' has 8 of axis row"),
         (changed(tokens=torch.full((S, R), 1 << 40)), {}, "beyond 32 bits"),
+        (changed(tokens=torch.full((S, R), 1 << 20)), {}, r"'tokens' step 0 has numbers from 1048576 to 1048576"),
+        (changed(doc=torch.tensor([0, 1, 2, 2**31 - 1])), {}, r"'doc' names document 2147483647"),
         (changed(h=torch.zeros(S, R, 0)), {}, "at least one value"),
         (changed(mask=torch.full((S, R), 2)), {}, r"'mask' step 0 has numbers from 2 to 2"),
         (changed(doc=torch.tensor([0, 1, 2, -5])), {}, r"'doc' step 3 has numbers from -5 to -5"),
@@ -203,6 +205,7 @@ def test_a_folder_that_is_not_empty_is_left_as_it_is(keys: Path, tmp_path: Path)
     [
         ("forward = 1", "forward"),
         ("[forward]\ntensor = 'h'\naxes = ['row', 'depth']", "axes"),
+        ("[forward]\ntensor = 'h'\naxes = ['row', 'depth']", "see docs/importing.md"),
         ("[forward]\ntensor = 'h'\naxes = ['row', 'row', 'width']", "name every dimension once"),
         ("[forward]\ntensor = 'h'\naxes = ['step', 'width']", "row and width are needed"),
         ("[forward]\nkey = 'h'", "unknown key forward.key"),

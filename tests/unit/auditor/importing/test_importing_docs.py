@@ -33,6 +33,10 @@ def test_the_example_runs_as_it_stands_and_fails_the_audit(tmp_path: Path, monke
         assert program == "auditor"
         codes.append(CliRunner().invoke(app, arguments).exit_code)
     assert codes == [0, 0, 1]
+    shown = CliRunner().invoke(app, ["inspect", "bundle"]).output
+    assert "an imported bundle has no times" in shown
+    (row,) = [line.split() for line in shown.splitlines() if " forward " in line]
+    assert row[1:] == ["forward", "96", "96", "39168"]
     report = read_report(tmp_path / "report" / "audit.json")
     support = next(result for result in report["results"] if result["attack"] == "gradient_support")
     assert support["details"]["exact_frames"] == support["details"]["frames"] == 96
