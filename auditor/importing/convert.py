@@ -49,6 +49,9 @@ _STACKS = {"gram": stack_pb2.STACK_KIND_GRAM, "transformer": stack_pb2.STACK_KIN
 _MODES = {"train": stack_pb2.COMPUTE_MODE_TRAIN, "evaluate": stack_pb2.COMPUTE_MODE_EVALUATE}
 _ABSENT = {"real": 1, "token": -1, "label": -100}
 _LOWEST = {"real": 0, "token": -1, "label": -100, "document": -1}
+_MOST_IDS = 1 << 20
+"""Different tokens, and documents. Attacks keep a number for each: a larger id is a mistake, or fills the memory."""
+_HIGHEST = {"real": 1, "token": _MOST_IDS - 1, "label": _MOST_IDS - 1, "document": _MOST_IDS - 1}
 _ORDER = ("sequence", "row", "width")
 _INT32 = np.iinfo(np.int32)
 
@@ -143,10 +146,10 @@ class _Reader:
         """The truth arrays [N, R] of one step."""
         values = {name: self._truth_of(name, number) for name in TRUTH_SECTIONS}
         for name, array in values.items():
-            if array.min() < _LOWEST[name] or (name == "real" and array.max() > 1):
+            if array.min() < _LOWEST[name] or array.max() > _HIGHEST[name]:
                 text = f"step {number} has numbers from {array.min()} to {array.max()}"
-                most = " and at most 1" if name == "real" else ""
-                raise self._error(getattr(self.mapping, name), text, f"{name} is at least {_LOWEST[name]}{most}")
+                remedy = f"{name} is at least {_LOWEST[name]} and at most {_HIGHEST[name]}"
+                raise self._error(getattr(self.mapping, name), text, remedy)
         documents = values["document"]
         if documents.max() >= len(self._documents):
             text = f"step {number} names document {documents.max()} of {len(self._documents)}"
@@ -224,6 +227,9 @@ class _Reader:
         index = tuple(slice(None) for _ in mapped.axes)
         numbers = self._integers(mapped, self._tensors.read(mapped.tensor, index))
         count = int(numbers.max()) + 1 if numbers.size else 0
+        if count > _MOST_IDS:
+            text = f"names document {count - 1}"
+            raise self._error(mapped, text, f"number documents from 0, at most {_MOST_IDS} of them")
         ids = self.mapping.document_ids or tuple(f"document-{number}" for number in range(count))
         if count > len(ids) or len(set(ids)) < len(ids):
             text = f"names {count} documents, and document_ids has {len(ids)}, {len(set(ids))} of them different"
