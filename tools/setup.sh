@@ -49,4 +49,4 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
   PIP_INDEX_URL="$TORCH_INDEX_URL" "${pip[@]}" install --quiet --constraint constraints.txt torch
 fi
 echo "setup: installing dependencies, which takes some minutes the first time"
-"${pip[@]}" install --quiet --constraint constraints.txt --editable . --group dev
+"${pip[@]}" install --quiet --constraint constraints.txt --editable ".[datasets,eval,http]" --group dev

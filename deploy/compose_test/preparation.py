@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import splitwire
 from deploy.compose_test.engine import ROOT, ComposeTestError, Project, docker
 from deploy.demo.processes import free_port, program
 from splitwire.backbone import EMBEDDED_MODEL, default_cache_folder
@@ -88,4 +89,5 @@ def fill_models(project: Project) -> None:
     docker("volume", "create", volume)
     volumes = ("--volume", f"{cache}:/from:ro", "--volume", f"{volume}:/models")
     copy = f"cp -r /from /models/{EMBEDDED_MODEL} && chmod -R a+rX /models/{EMBEDDED_MODEL}"
-    docker("run", "--rm", "--user", "0", "--entrypoint", "sh", *volumes, "splitwire/ucn:0.1.0", "-c", copy)
+    image = f"splitwire/ucn:{splitwire.__version__}"
+    docker("run", "--rm", "--user", "0", "--entrypoint", "sh", *volumes, image, "-c", copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import shutil
 import subprocess
@@ -198,7 +199,8 @@ def test_every_setting_says_what_it_means() -> None:
 
 def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"], *itertools.chain(*extras)]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
     names = {re.split(r"[<>=\[ ]", item)[0].lower().replace("_", "-") for item in wanted}
