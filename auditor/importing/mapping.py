@@ -96,5 +96,5 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"mapping {file} cannot be read: {error.strerror}", remedy="check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, UTF-8, digits or depth
         raise SettingsError(f"mapping {file} is not TOML: {error}", remedy="correct the line it names") from None

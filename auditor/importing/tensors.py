@@ -8,9 +8,11 @@ objects is refused, and a pt file is loaded with weights_only.
 from __future__ import annotations
 
 import contextlib
+import lzma
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,11 +22,15 @@ import safetensors
 import torch
 from numpy.typing import NDArray
 
-from splitwire.errors import SettingsError
+from splitwire.errors import RecordingError, SettingsError
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _FORMATS = ".safetensors, .npz or .pt"
 _BROKEN = (safetensors.SafetensorError, zipfile.BadZipFile, struct.error, EOFError)
+# Of a member: bytes that do not decompress (OSError is how bz2 says so), a method or password that is not had, a header
+# that is none.
+_BROKEN_MEMBER = (ValueError, TypeError, zlib.error, lzma.LZMAError, OSError, NotImplementedError, RuntimeError)
+_MOST_BYTES = {"c": 16}  # of a number, 8 but for complex ones: torch knows no longer ones
 Index = tuple[slice, ...]
 
 
@@ -124,16 +130,23 @@ def _load_pt(path: Path) -> dict[str, torch.Tensor]:
         raise _unreadable(path, type(error).__name__) from None
     if not isinstance(tree, dict):
         raise _unreadable(path, f"it holds a {type(tree).__name__} and no dictionary of tensors")
-    return dict(_flat(tree, ""))
+    try:
+        return dict(_flat(tree, ""))
+    except RecursionError:
+        raise _unreadable(path, "its dictionaries are nested without an end") from None
 
 
 def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors by dotted key; other values are left out."""
+    """Dense tensors with values by dotted key; whatever else is left out."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, torch.Tensor) and _is_dense(value):
             yield f"{prefix}{key}", value
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    return value.layout == torch.strided and not (value.is_nested or value.is_quantized or value.is_meta)
 
 
 def _load_npz(path: Path, folder: Path) -> dict[str, NDArray[Any]]:
@@ -143,7 +156,7 @@ def _load_npz(path: Path, folder: Path) -> dict[str, NDArray[Any]]:
             name = member.filename.removesuffix(".npy")
             try:
                 arrays[name] = _member(path, archive, member, folder / f"{number}.npy")
-            except ValueError as error:
+            except _BROKEN_MEMBER as error:
                 raise _unreadable(path, f"member {name}: {error}") from None
     return arrays
 
@@ -154,14 +167,12 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, unpac
         length = stream.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    if dtype.kind not in "biufc":
-        raise ValueError(f"it holds {dtype} and no numbers")
+    if dtype.kind not in "biufc" or dtype.itemsize > _MOST_BYTES.get(dtype.kind, 8):
+        raise ValueError(f"it holds {dtype} and no numbers that torch has")
     if member.file_size != length + dtype.itemsize * int(np.prod(shape, dtype=object)):
         raise ValueError(f"its size does not fit its shape {list(shape)}")
     if member.compress_type != zipfile.ZIP_STORED:
-        with archive.open(member) as stream, unpacked.open("wb") as file:
-            while piece := stream.read(1 << 20):
-                file.write(piece)
+        _unpack(path, archive, member, unpacked)
         return np.asarray(np.load(unpacked, mmap_mode="r", allow_pickle=False))
     with path.open("rb") as file:
         file.seek(member.header_offset)
@@ -169,6 +180,18 @@ def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, unpac
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", begin + length, shape, "F" if is_fortran else "C")
+
+
+def _unpack(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, unpacked: Path) -> None:
+    with archive.open(member) as stream, unpacked.open("wb") as file:
+        while piece := stream.read(1 << 20):
+            try:
+                file.write(piece)
+            except OSError as error:
+                raise RecordingError(
+                    f"{path} cannot be unpacked into {unpacked.parent}: {error.strerror}",
+                    remedy="let TMPDIR name a folder with more room, or save without compression",
+                ) from None
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -91,5 +91,5 @@ def _read(file: Path) -> dict[str, Any]:
             f"plan {file} cannot be read: {error.strerror}",
             remedy=f"give a file that `auditor plan init` wrote, or one of {', '.join(BUILT_IN)}",
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, UTF-8, digits or depth
         raise SettingsError(f"plan {file} is not TOML: {error}", remedy="correct the line it names") from None

@@ -97,7 +97,7 @@ def read_counts(file: Path) -> list[GateCounts]:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"counts file {file} cannot be read: {error.strerror}", remedy="check the path") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"counts file {file} is not JSON: {error}", remedy="correct the place it names") from None
     cases = document.get("cases") if isinstance(document, dict) else document
     if not isinstance(cases, list) or not cases:

@@ -59,6 +59,8 @@ def test_the_scope_of_the_default_plan_is_all_nine_families() -> None:
         ("[probe]\nepochs = 0", "epochs"),
         ("[probe]\nprobes = []", "probe.probes"),
         ("[probe", "not TOML"),
+        ("name = " + "[" * 5000, "not TOML"),
+        ("name = 1" + "0" * 5000, "not TOML"),
         ("attacks = []", "attacks is empty"),
         ("attacks = ['row_norm', 'row_norm']", "attacks names an entry twice"),
         ("scope = ['forward_only', 'forward_only']", "scope names an entry twice"),

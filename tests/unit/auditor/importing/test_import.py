@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,43 @@ def test_truncated_sources_pickles_and_other_endings_are_refused(keys: Path, tmp
             import_tensors(tmp_path / name, MAPPING, tmp_path / "bundle", audit_key=keys / "audit.pub")
 
 
+def sparse() -> torch.Tensor:
+    return torch.sparse_coo_tensor(
+        torch.zeros(3, 1, dtype=torch.int64), torch.ones(1), (S, R, D), check_invariants=False
+    )
+
+
+def test_tensors_without_plain_values_are_left_out_and_named(keys: Path, tmp_path: Path) -> None:
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    torch.save(endless, tmp_path / "endless.pt")
+    for name, tensor in (("sparse", sparse()), ("meta", torch.empty(S, R, D, device="meta"))):
+        torch.save(tensors() | {"h": tensor}, tmp_path / f"{name}.pt")
+    for name, named in (
+        ("endless", "nested without an end"),
+        ("sparse", "has no tensor 'h'"),
+        ("meta", "has no tensor 'h'"),
+    ):
+        with pytest.raises(SettingsError, match=named):
+            import_tensors(tmp_path / f"{name}.pt", MAPPING, tmp_path / "bundle", audit_key=keys / "audit.pub")
+
+
+def test_members_of_an_archive_that_are_no_arrays_are_refused(keys: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "long.npz", h=np.zeros((S, R, D), np.longdouble))
+    plain = io.BytesIO()
+    np.save(plain, np.zeros((1, 1), np.float32))
+    for name, kind in (("boolean", zipfile.ZIP_STORED), ("packed", zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w", kind) as archive:
+            archive.writestr("h.npy", plain.getvalue().replace(b"(1, 1)", b"(True,)"))
+    np.savez_compressed(tmp_path / "broken.npz", h=np.random.default_rng(0).normal(size=(S, R, D)))
+    content = bytearray((tmp_path / "broken.npz").read_bytes())
+    content[60:120] = bytes(60)
+    (tmp_path / "broken.npz").write_bytes(content)
+    for name in ("long", "boolean", "packed", "broken"):
+        with pytest.raises(SettingsError, match=r"cannot be read as \.npz: member h: "):
+            import_tensors(tmp_path / f"{name}.npz", MAPPING, tmp_path / "bundle", audit_key=keys / "audit.pub")
+
+
 def test_a_folder_that_is_not_empty_is_left_as_it_is(keys: Path, tmp_path: Path) -> None:
     out = tmp_path / "bundle"
     out.mkdir()
@@ -214,6 +253,8 @@ def test_a_folder_that_is_not_empty_is_left_as_it_is(keys: Path, tmp_path: Path)
         ("[forward]\ntensor = 'h'\naxes = ['row', 'width']", "document.tensor is missing"),
         ("[document]\naxes = ['step']\n[forward]\ntensor = 'h'\naxes = ['row', 'width']", "document.tensor"),
         ("[", "not TOML"),
+        ("stack = " + "[" * 5000, "not TOML"),
+        ("stack = 1" + "0" * 5000, "not TOML"),
     ],
 )
 def test_a_wrong_mapping_is_refused_by_name(text: str, named: str, tmp_path: Path) -> None:
