@@ -15,19 +15,28 @@ atomically and keeps its key and names. Keys are P-256.
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from splitwire.certificates import (
+    AUTHORITY_DAYS,
+    Authority,
+    alternative_names,
+    certificate_pem,
+    is_address,
+    issue,
+    key_pem,
+    names_of,
+    new_authority,
+    subject,
+)
 from splitwire.errors import PkiError
 from splitwire.private_files import make_private_folder, read_file, replace_private_file, write_private_file
 from splitwire.tls import TlsFiles
@@ -44,19 +53,11 @@ _RESERVED = ALLOWED_CLIENTS | {MONITOR_NAME}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 DEFAULT_DAYS = 90
 TAP_DAYS = 7
-AUTHORITY_DAYS = 3650
 
-_CLOCK_SKEW = timedelta(hours=1)
 _MAX_NAMES = 16
 _MIN_CURVE_BITS = 256
 _DNS_NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-
-
-@dataclass(frozen=True)
-class _Authority:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
 
 
 def init_pki(folder: Path, *, loopback: bool = False, days: int = DEFAULT_DAYS) -> dict[str, TlsFiles]:
@@ -70,10 +71,10 @@ def init_pki(folder: Path, *, loopback: bool = False, days: int = DEFAULT_DAYS) 
         if (folder / name).exists():
             raise PkiError(f"{folder / name} exists already", remedy="choose a new folder, or use splitwire pki renew")
     make_private_folder(folder)
-    authority = _new_authority()
+    authority = new_authority()
     make_private_folder(folder / "ca")
-    write_private_file(folder / "ca" / "key.pem", _key_pem(authority.key))
-    write_private_file(folder / "ca" / "ca.pem", _pem(authority.certificate))
+    write_private_file(folder / "ca" / "key.pem", key_pem(authority.key))
+    write_private_file(folder / "ca" / "ca.pem", certificate_pem(authority.certificate))
     tap_names = [TAP_NAME, *(LOOPBACK_NAMES if loopback else ())]
     files = {
         "tln": _make_node(folder / "tln", authority, [TLN_NAME], [_CLIENT], days),
@@ -92,11 +93,11 @@ def write_request(folder: Path, names: Sequence[str] = (UCN_NAME,)) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     request = (
         x509.CertificateSigningRequestBuilder()
-        .subject_name(_subject(names[0]))
-        .add_extension(_alternative_names(names), critical=False)
+        .subject_name(subject(names[0]))
+        .add_extension(alternative_names(names), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_private_file(folder / "key.pem", _key_pem(key))
+    write_private_file(folder / "key.pem", key_pem(key))
     write_private_file(folder / "request.pem", request.public_bytes(serialization.Encoding.PEM))
     return folder / "request.pem"
 
@@ -120,10 +121,10 @@ def sign_request(
     public_key = signing_request.public_key()
     if not isinstance(public_key, ec.EllipticCurvePublicKey) or public_key.key_size < _MIN_CURVE_BITS:
         raise PkiError(f"{request} has no P-256 key", remedy="make the request with splitwire pki request")
-    certificate = _issue(authority, public_key, names, [_SERVER], days)
+    certificate = issue(authority, public_key, names, [_SERVER], days)
     make_private_folder(out)
-    write_private_file(out / "ca.pem", _pem(authority.certificate))
-    write_private_file(out / "cert.pem", _pem(certificate))
+    write_private_file(out / "ca.pem", certificate_pem(authority.certificate))
+    write_private_file(out / "cert.pem", certificate_pem(certificate))
     return names
 
 
@@ -139,90 +140,28 @@ def renew(pki: Path, name: str, *, days: int | None = None) -> datetime:
     if not isinstance(public_key, ec.EllipticCurvePublicKey):
         raise _foreign(files.certificate)
     try:
-        names = _names_of(old.extensions)
+        names = names_of(old.extensions)
         usages = list(old.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except x509.ExtensionNotFound:
         raise _foreign(files.certificate) from None
-    certificate = _issue(_load_authority(pki), public_key, names, usages, days)
-    replace_private_file(files.certificate, _pem(certificate))
+    certificate = issue(_load_authority(pki), public_key, names, usages, days)
+    replace_private_file(files.certificate, certificate_pem(certificate))
     return certificate.not_valid_after_utc
 
 
 def _make_node(
-    folder: Path, authority: _Authority, names: Sequence[str], usages: list[x509.ObjectIdentifier], days: int
+    folder: Path, authority: Authority, names: Sequence[str], usages: list[x509.ObjectIdentifier], days: int
 ) -> TlsFiles:
     files = TlsFiles.in_folder(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     make_private_folder(folder)
-    write_private_file(files.key, _key_pem(key))
-    write_private_file(files.certificate, _pem(_issue(authority, key.public_key(), names, usages, days)))
-    write_private_file(files.ca, _pem(authority.certificate))
+    write_private_file(files.key, key_pem(key))
+    write_private_file(files.certificate, certificate_pem(issue(authority, key.public_key(), names, usages, days)))
+    write_private_file(files.ca, certificate_pem(authority.certificate))
     return files
 
 
-def _new_authority() -> _Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    # A random part keeps two authorities apart by name, so that a wrong one is told as such by every TLS library.
-    subject = _subject(f"splitwire authority {os.urandom(4).hex()}")
-    certificate = (
-        _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return _Authority(certificate, key)
-
-
-def _issue(
-    authority: _Authority,
-    public_key: ec.EllipticCurvePublicKey,
-    names: Sequence[str],
-    usages: list[x509.ObjectIdentifier],
-    days: int,
-) -> x509.Certificate:
-    issuer_id = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    return (
-        _builder(_subject(names[0]), authority.certificate.subject, public_key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=True)
-        .add_extension(_alternative_names(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _load_authority(pki: Path) -> _Authority:
+def _load_authority(pki: Path) -> Authority:
     folder = pki / "ca"
     try:
         certificate = x509.load_pem_x509_certificate(read_file(folder / "ca.pem"))
@@ -231,7 +170,7 @@ def _load_authority(pki: Path) -> _Authority:
         raise PkiError(f"{folder} does not hold an authority", remedy="make one with splitwire pki init") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise PkiError(f"{folder}/key.pem is not the key of {folder}/ca.pem", remedy="restore both from one backup")
-    return _Authority(certificate, key)
+    return Authority(certificate, key)
 
 
 def _load_certificate(path: Path) -> x509.Certificate:
@@ -257,18 +196,11 @@ def _load_request(path: Path) -> x509.CertificateSigningRequest:
 
 def _requested_names(request: x509.CertificateSigningRequest, path: Path) -> tuple[str, ...]:
     try:
-        names = _names_of(request.extensions)
+        names = names_of(request.extensions)
     except (x509.ExtensionNotFound, x509.UnsupportedGeneralNameType, ValueError):
         raise PkiError(f"{path} names no host", remedy="make it with splitwire pki request --name HOST") from None
     _check_names(names)
     return names
-
-
-def _names_of(extensions: x509.Extensions) -> tuple[str, ...]:
-    found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if not all(isinstance(name, x509.DNSName | x509.IPAddress) for name in found):
-        raise PkiError("a subject alternative name is neither a host nor an address", remedy="ask for hosts only")
-    return tuple(str(name.value) for name in found)
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -277,7 +209,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if name in _RESERVED:
             raise PkiError(f"name {name} is reserved for the trusted host", remedy=f"use a name such as {UCN_NAME}")
-        if not _is_address(name) and not _DNS_NAME.fullmatch(name):
+        if not is_address(name) and not _DNS_NAME.fullmatch(name):
             raise PkiError(
                 f"name {name!r} is not a host name or address",
                 remedy="use lower-case letters, digits, '-' and '.', no wildcard",
@@ -291,31 +223,3 @@ def _default_days(name: str) -> int:
 def _check_days(days: int, longest: int = AUTHORITY_DAYS) -> None:
     if not 1 <= days <= longest:
         raise PkiError(f"a lifetime of {days} days is not acceptable", remedy=f"give 1 to {longest}")
-
-
-def _alternative_names(names: Sequence[str]) -> x509.SubjectAlternativeName:
-    return x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address(name)) if _is_address(name) else x509.DNSName(name) for name in names]
-    )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _subject(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
