@@ -209,6 +209,7 @@ def _peak_of(process: int) -> float:
 
 
 def gram_settings(nodes: Nodes, mechanisms: tuple[str, ...]) -> TlnSettings:
+    """A latent frame under these mechanisms, over the gram surrogate of the node."""
     width = min(WIDTH, int(load_config(nodes.model).hidden_size))
     return replace(
         nodes.direct,

@@ -38,6 +38,7 @@ class Cross(torch.autograd.Function):
     def forward(
         ctx: Any, rows: torch.Tensor, crossing: Exchanging, context: StepContext, truth: RowTruth | None
     ) -> torch.Tensor:
+        """FORWARD out, RETURN in; with mode "train" the peer keeps a graph from here on."""
         returned = crossing.exchange_rows(rows, context, truth)
         ctx.crossing, ctx.context = crossing, context
         ctx.graph = _RemoteGraph(crossing, context) if context.mode == "train" else None
@@ -46,6 +47,7 @@ class Cross(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """BACKWARD out, INPUT_GRADIENT in. StateError for a step without a graph, or whose graph was used."""
         if ctx.graph is None:
             raise StateError(
                 f"step {ctx.context.step} was not sent for training and has no gradient",

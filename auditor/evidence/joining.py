@@ -67,6 +67,7 @@ class CaptureBuilder:
         return len(self._steps)
 
     def add_forward(self, frame: Any, kind: int | None) -> None:
+        """Rows of a FORWARD frame of the wanted modes, where the truth knows its bytes; `kind` is the stack."""
         key = (frame.session_hash, int(frame.header.step))
         if key in self._digests:
             if self._digests[key] != frame.message_digest:
@@ -117,6 +118,7 @@ class CaptureBuilder:
             self._columns[name].append(values)
 
     def add_backward(self, frame: Any) -> None:
+        """Gradient rows of a step whose FORWARD frame joined."""
         for item, rows in self._rows_of_step(frame, "BACKWARD", self._backward):
             if not len(self._gradient_norm):
                 self._gradient_norm = np.full(self._forward.num_rows, np.nan)
@@ -125,6 +127,7 @@ class CaptureBuilder:
             self._gradient_norm[first : first + len(rows)] = row_norms(rows)
 
     def add_returned(self, frame: Any) -> None:
+        """Returned rows of a step whose FORWARD frame joined."""
         for item, rows in self._rows_of_step(frame, "RETURN", self._answers):
             self._items[item][_RETURNED_FIRST] = self._returned.append(rows)
 
@@ -154,6 +157,7 @@ class CaptureBuilder:
             column.close()
 
     def finish(self, source_problems: list[str]) -> Capture:
+        """Everything that joined, and what did not, by number; nothing may be added afterwards."""
         self._forward.freeze()
         self._gradient.freeze()
         self._returned.freeze()

@@ -80,6 +80,7 @@ class ChannelKey:
 
     @classmethod
     def of(cls, record: WireRecord) -> ChannelKey:
+        """The channel that this record belongs to."""
         return cls(record.hop, record.direction, record.session_hash, record.kind)
 
     @classmethod
@@ -94,9 +95,11 @@ class ChannelKey:
         return key
 
     def metadata(self) -> dict[str, str]:
+        """What MCAP keeps of the channel, as text."""
         return {"hop": hop_name(self.hop), "direction": self.direction, "session": self.session_hash, "kind": self.kind}
 
     def topic(self) -> str:
+        """The channel's name in MCAP: /session hash or -/hop/direction/kind."""
         return f"/{self.session_hash or '-'}/{hop_name(self.hop)}/{self.direction}/{self.kind}"
 
     def check(self) -> None:

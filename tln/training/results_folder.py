@@ -26,6 +26,7 @@ RUNNING_FILE = ".running"
 
 
 def refuse_used(folder: Path) -> None:
+    """SettingsError for a folder that holds anything, or a path that is no folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(
             f"train.out {folder} is not empty", remedy="name a new folder; results are never written over"
