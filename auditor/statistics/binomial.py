@@ -17,7 +17,7 @@ _NORMAL = NormalDist()
 
 def bonferroni_z(alpha: float, num_tests: int) -> float:
     """One-sided normal quantile at level alpha / num_tests."""
-    if not 0 < alpha < 1 or num_tests < 1:
+    if not 0 < alpha < 1 or num_tests < 1 or 1 - alpha / num_tests == 1:
         raise SettingsError(
             f"alpha {alpha} with {num_tests} tests is not a level", remedy="use 0 < alpha < 1 and at least one test"
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from auditor.statistics.binomial import bonferroni_z, wilson_upper
-from auditor.statistics.units import ratio_to_pp
+from auditor.statistics.units import MOST_COUNT, pp_to_ratio, ratio_to_pp
 from splitwire.errors import SettingsError
 
 ALPHA = 0.05
@@ -87,6 +87,7 @@ def floor_pp(total_rows: int, base_ratio: float, num_arms: int, *, alpha: float 
 
 def gate_report(cases: Sequence[GateCounts], *, alpha: float = ALPHA, ceiling_pp: float = CEILING_PP) -> dict[str, Any]:
     """The readings of all cases as plain values, for JSON."""
+    pp_to_ratio(ceiling_pp, "ceiling_pp")
     readings = [asdict(gate(case, alpha=alpha, ceiling_pp=ceiling_pp)) for case in cases]
     return {"schema": "splitwire.gate/1", "alpha": alpha, "ceiling_pp": ceiling_pp, "cases": readings}
 
@@ -109,7 +110,7 @@ def parse_case(case: object, index: int) -> GateCounts:
     """One checked case."""
     if not isinstance(case, Mapping):
         raise SettingsError(f"cases[{index}] is not an object", remedy="give name, correct_by_arm, ...")
-    total = _count(case, index, "total_rows", 1, None)
+    total = _count(case, index, "total_rows", 1, MOST_COUNT)
     arms = case.get("correct_by_arm")
     if not isinstance(arms, list) or not arms:
         raise SettingsError(f"cases[{index}].correct_by_arm is not a list of counts", remedy="give one count an arm")
@@ -124,9 +125,8 @@ def _upper_pp(correct: float, total: float, z: float, design_effect: float) -> f
     return ratio_to_pp(wilson_upper(correct / design_effect, total / design_effect, z))
 
 
-def _count(case: Mapping[str, Any], index: int, field: str, low: int, high: int | None) -> int:
+def _count(case: Mapping[str, Any], index: int, field: str, low: int, high: int) -> int:
     value = case.get(field)
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        limit = f"{low} to {high}" if high is not None else f"at least {low}"
-        raise SettingsError(f"cases[{index}].{field} is {value!r}", remedy=f"give a whole number, {limit}")
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise SettingsError(f"cases[{index}].{field} is {value!r:.40}", remedy=f"give a whole number, {low} to {high}")
     return value

@@ -7,9 +7,10 @@ percentage was given for a ratio, and everything after it would be wrong by a fa
 
 from __future__ import annotations
 
-import math
-
 from splitwire.errors import SettingsError
+
+MOST_COUNT = 1 << 53
+"""Above it a float does not hold every whole number."""
 
 
 def ratio_to_pp(ratio: float, field: str = "value_ratio") -> float:
@@ -33,9 +34,9 @@ def check_ratio(value: float, field: str, *, open_interval: bool = False) -> flo
 
 
 def check_count(value: float, field: str, *, fewest: int = 0) -> int:
-    """The value as an int, which must be whole and at least `fewest`."""
-    whole = math.isfinite(value) and float(value).is_integer() and value >= fewest
-    _refuse_unless(whole, field, value, f"use a whole number of at least {fewest}")
+    """The value as an int, which must be whole, at least `fewest` and at most MOST_COUNT."""
+    good = fewest <= value <= MOST_COUNT and float(value).is_integer()
+    _refuse_unless(good, field, value, f"use a whole number of at least {fewest} and at most {MOST_COUNT}")
     return int(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,7 @@ def test_no_hits_certify_one_percent_only_from_268_or_813_trials() -> None:
         ({"correct_by_arm": [1, 12]}, r"correct_by_arm\[1\]"),
         ({"correct_by_arm": [True]}, r"correct_by_arm\[0\]"),
         ({"total_rows": "10"}, "total_rows"),
+        ({"total_rows": 10**400}, "total_rows"),
     ],
 )
 def test_a_wrong_count_names_case_and_field(change: dict, field: str) -> None:
@@ -99,7 +101,13 @@ def test_a_wrong_count_names_case_and_field(change: dict, field: str) -> None:
         gate.parse_case(case, 4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cases": 3}', "[1]"])
+@pytest.mark.parametrize("settings", [{"alpha": 1e-300}, {"alpha": 1.0}, {"ceiling_pp": math.inf}])
+def test_levels_and_ceilings_beyond_what_a_number_holds_are_refused(settings: dict) -> None:
+    with pytest.raises(SettingsError):
+        gate.gate_report([gate.GateCounts("x", (1, 2), 10, 1)], **settings)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cases": 3}', "[1]", "[" * 100_000, f"[1{'0' * 5000}]"])
 def test_an_unusable_counts_file_says_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "counts.json").write_text(text)
     with pytest.raises(SettingsError):

@@ -29,7 +29,7 @@ def test_more_than_a_hundred_percentage_points_are_refused(value: float) -> None
         units.pp_to_ratio(value, "effect_pp")
 
 
-@pytest.mark.parametrize("value", [0.5, -1, 3.2, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0.5, -1, 3.2, math.nan, math.inf, 10**20])
 def test_a_count_is_whole(value: float) -> None:
     with pytest.raises(SettingsError, match="rows_count"):
         units.check_count(value, "rows_count", fewest=1)
