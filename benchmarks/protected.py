@@ -36,8 +36,8 @@ from tln.gradient_policy import GradientSettings, OpenGradient, build_gradient_p
 from tln.mechanisms import Mechanism, Stage
 from tln.mechanisms.bottleneck import BottleneckSettings
 from tln.pipeline import FramePipeline, FrameSettings
-from tln.session import StackSettings
 from tln.settings import TlnSettings
+from tln.stack_settings import StackSettings
 from tln.training.corpus import CorpusSettings
 from tln.training.losses import LossSettings, private_loss
 from tln.training.utility import restored_rows

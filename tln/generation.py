@@ -11,7 +11,7 @@ from splitwire.errors import SettingsError
 from tln.cache import SplitCache
 from tln.crossing import Crossing
 from tln.model_inputs import past_length
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 from tln.texts import TextLog
 
 

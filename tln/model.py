@@ -32,7 +32,7 @@ from tln.generation import SplitGenerationMixin
 from tln.model_inputs import check_length, check_positions, past_length, refuse_outputs
 from tln.pipeline import FramePipeline
 from tln.prefill import DEFAULT_PREFILL_POSITIONS, Part, parts_of
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 from tln.texts import TextLog
 from tln.told import PassTruth, pass_truth
 

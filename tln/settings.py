@@ -24,7 +24,7 @@ from tln.pipeline import FrameSettings, check_frame
 from tln.ratchet import KeySettings, check_keys
 from tln.recording import RecordSettings, check_recording
 from tln.serve.settings import ServeSettings
-from tln.session import GramStackSettings, LoraSettings, StackSettings, check_stack
+from tln.stack_settings import GramStackSettings, LoraSettings, StackSettings, check_stack
 from tln.topology.settings import TopologySettings, check_topology
 from tln.training.corpus import CorpusSettings, check_corpus
 from tln.training.losses import LossSettings, check_loss

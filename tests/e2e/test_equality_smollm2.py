@@ -11,8 +11,8 @@ from splitwire.backbone import load_whole
 from tln.connect import connect
 from tln.connection import ConnectionSettings
 from tln.gradient_policy import OpenGradient
-from tln.session import StackSettings
 from tln.settings import TlnSettings
+from tln.stack_settings import StackSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -25,7 +25,8 @@ from tests.net.tln.cable import Cable
 from tln.connection import ConnectionSettings
 from tln.crossing import Crossing
 from tln.model import SplitModelForCausalLM
-from tln.session import StackSettings, open_crossing, session_request
+from tln.session import open_crossing, session_request
+from tln.stack_settings import StackSettings
 from tln.transport import GrpcTransport
 from ucn.node import load_node
 from ucn.server import UcnServer

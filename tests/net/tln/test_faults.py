@@ -30,7 +30,8 @@ from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
 from tln.connection import ConnectionSettings
 from tln.context import StepContext
-from tln.session import StackSettings, open_crossing, session_request
+from tln.session import open_crossing, session_request
+from tln.stack_settings import StackSettings
 from tln.transport import GrpcTransport
 from ucn.settings import LimitSettings
 

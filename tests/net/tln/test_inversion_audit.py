@@ -38,8 +38,8 @@ from splitwire.tls import TlsFiles
 from tln.connect import connect as connect_as_told
 from tln.connection import ConnectionSettings
 from tln.recording import RecordSettings
-from tln.session import StackSettings
 from tln.settings import TlnSettings
+from tln.stack_settings import StackSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -25,7 +25,7 @@ from tln.keys import FrameKeys, RunKey
 from tln.mechanisms.clip_noise import NoiseRows
 from tln.pipeline import FramePipeline
 from tln.recording import RecordSettings, open_recording
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 PAD = 258
 OPTIONS: dict[str, Any] = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "pad_token_id": PAD}

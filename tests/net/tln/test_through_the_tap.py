@@ -17,7 +17,7 @@ from auditor.tap import Tap, TapSettings
 from splitwire.bundles import WireRecord, open_bundle, verify_bundle
 from splitwire.tls import TlsFiles
 from splitwire.v1 import channels_pb2
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 WAIT_SECONDS = 20
 TENSOR_HOPS = (

@@ -12,7 +12,7 @@ import torch
 from splitwire.bundles import WireRecord
 from splitwire.v1 import channels_pb2
 from tln.remote_optimizer import RemoteOptimizer
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

@@ -8,7 +8,8 @@ import pytest
 
 from splitwire.errors import HandshakeError, SettingsError
 from splitwire.v1 import stack_pb2
-from tln.session import LoraSettings, StackSettings, check_grant, open_crossing, session_request
+from tln.session import check_grant, open_crossing, session_request
+from tln.stack_settings import LoraSettings, StackSettings
 
 IDENTITY = stack_pb2.ModelIdentity(family="llama", first_layer=2, last_layer=4, hidden_width=48, fingerprint="ab" * 32)
 

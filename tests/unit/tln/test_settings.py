@@ -18,8 +18,8 @@ from tln.mechanisms.decoys import DecoySettings
 from tln.pipeline import FrameSettings
 from tln.ratchet import KeySettings
 from tln.recording import RecordSettings
-from tln.session import GramStackSettings, LoraSettings, StackSettings
 from tln.settings import TlnSettings, check_generation, check_training
+from tln.stack_settings import GramStackSettings, LoraSettings, StackSettings
 from tln.training.corpus import CorpusSettings
 from tln.training.settings import PrepareSettings, TrainSettings
 

@@ -22,8 +22,8 @@ from tln.connection import ConnectionSettings
 from tln.serve import server
 from tln.serve.app import Serving
 from tln.serve.settings import ServeSettings
-from tln.session import StackSettings
 from tln.settings import TlnSettings
+from tln.stack_settings import StackSettings
 
 MODEL = "tiny"
 WAIT_SECONDS = 20

@@ -14,8 +14,8 @@ from splitwire.v1 import channels_pb2, stack_pb2
 from tln.context import ProtectedFrame, StepContext
 from tln.mechanisms.fixed_grid import FixedGrid, FixedGridSettings
 from tln.pipeline import FrameSettings, check_frame
-from tln.session import StackSettings
 from tln.settings import TlnSettings, _check_grid
+from tln.stack_settings import StackSettings
 
 LIMIT = 2.5
 

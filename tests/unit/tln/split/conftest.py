@@ -27,7 +27,8 @@ from tln.crossing import Crossing
 from tln.exchanges import Route
 from tln.model import SplitModelForCausalLM
 from tln.pipeline import FramePipeline
-from tln.session import StackSettings, open_crossing, session_request
+from tln.session import open_crossing, session_request
+from tln.stack_settings import StackSettings
 from ucn.stacks import ForwardCall, open_stack
 
 FIRST_LAYER, LAST_LAYER = 2, 4

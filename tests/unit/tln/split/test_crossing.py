@@ -12,7 +12,7 @@ import torch
 from splitwire.errors import FrameError, LimitError, ReplayError, SettingsError, StateError, UnavailableError
 from splitwire.v1 import channels_pb2, stack_pb2
 from tln.context import StepContext
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 TRAINING = ("llama", "training", StackSettings(trainable="full"))
 

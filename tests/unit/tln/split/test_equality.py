@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}

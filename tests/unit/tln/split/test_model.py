@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from splitwire.errors import SettingsError, StateError, UnavailableError
 from tln.context import NO_LABEL, StepContext, row_lengths_of
 from tln.model_inputs import check_positions
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 
 @pytest.mark.parametrize(

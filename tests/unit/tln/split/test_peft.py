@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # inside peft

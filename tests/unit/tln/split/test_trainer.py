@@ -12,7 +12,7 @@ import torch
 
 from splitwire.errors import SettingsError
 from tln.remote_optimizer import RemoteOptimizer
-from tln.session import StackSettings
+from tln.stack_settings import StackSettings
 
 STACK = StackSettings(trainable="full")
 

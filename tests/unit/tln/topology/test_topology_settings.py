@@ -14,8 +14,8 @@ from tln.adversaries import AdversarySettings
 from tln.connection import ConnectionSettings
 from tln.gradient_policy import GradientSettings
 from tln.pipeline import FrameSettings
-from tln.session import StackSettings
 from tln.settings import TlnSettings, check_training
+from tln.stack_settings import StackSettings
 from tln.topology.settings import TopologySettings, connections
 from tln.training.corpus import CorpusSettings
 from tln.training.settings import TrainSettings
