@@ -59,7 +59,7 @@ def _controls(report: Tree) -> list[str]:
             steps += [] if family == JOINT and alone else remedies.BY_FAMILY.get(family, ())
         else:
             closed = remedies.BY_CHECK.get((check["metric"], family), ())
-            steps += BY_ATTACK.get(result["attack"], closed)
+            steps += remedies.BY_ATTACK.get(result["attack"], closed)
     # Raw gradients: the same setting ends the zeros and bears on norms and tokens. Say it once, first.
     if remedies.SUPPORT in steps:
         said = (remedies.SUPPORT, remedies.GRADIENT_NORMS, remedies.GRADIENT_TOKENS)
