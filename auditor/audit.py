@@ -14,7 +14,7 @@ import splitwire
 from auditor.assurance import assure
 from auditor.attacks import ATTACKS
 from auditor.battery import plan_pairs, run_battery
-from auditor.calibration.controls import check_control, read_controls
+from auditor.calibration.controls import check_control, check_other_run, read_controls
 from auditor.calibration.files import Calibration
 from auditor.evidence.capture import Capture
 from auditor.evidence.inputs import Evidence, evidence_digests, open_evidence
@@ -68,6 +68,7 @@ def run_audit(
     if control:
         check_control(digests, control, control_truth)
         naked = open_evidence(control, key=key, truth_files=control_truth, trust=trust, progress=progress)
+        check_other_run(evidence, naked)
         stamp["control"] = evidence_digests(control, control_truth)
     store = Store(parts)
     store.begin(stamp)

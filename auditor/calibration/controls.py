@@ -7,6 +7,7 @@ a dose, within the limits of the plan's calibration, and has to detect.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from auditor.runlog import RunLog
 from auditor.store import Store
 from auditor.views.base import NotMeasurableError
 from splitwire.errors import BundleError
+from splitwire.v1 import channels_pb2
 
 NOTHING_TO_LEAK: dict[Question, str] = {
     "support": "a naked bundle has no decoys whose gradient could be zero",
@@ -49,6 +51,32 @@ def check_control(audited: dict[str, list[str]], folders: Sequence[Path], truth_
             "the control is one of the audited bundles",
             remedy="give --control a bundle that was recorded with nothing to protect it",
         )
+
+
+def check_other_run(audited: Evidence, control: Evidence) -> None:
+    """BundleError when the control holds a session of the audited run, whoever recorded it or signed it again: a leak
+    under the ceiling would then prove the very check that it is in.
+    """
+    if _first_frames(audited) & _first_frames(control):
+        raise BundleError(
+            "the control is a recording of the audited run",
+            remedy="give --control a bundle of a run of its own, with nothing to protect it",
+        )
+
+
+def _first_frames(evidence: Evidence) -> set[tuple[str, bytes]]:
+    """Every session with the digest of the first message of its rows."""
+    found: dict[str, bytes] = {}
+    for bundle in evidence.bundles:
+        missing = set(bundle.sessions()) - found.keys()
+        records = bundle.messages(channels_pb2.HOP_FORWARD) if missing else iter(())
+        for record in records:
+            if record.session_hash in missing:
+                found[record.session_hash] = hashlib.sha256(record.message).digest()
+                missing.discard(record.session_hash)
+            if not missing:
+                break
+    return set(found.items())
 
 
 def read_controls(

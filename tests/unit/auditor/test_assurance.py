@@ -148,6 +148,14 @@ def test_a_control_must_be_of_the_same_representation_and_another_bundle(make_ru
         assert "uncalibrated: no calibration is given" in texts
 
 
+def test_another_recording_of_the_audited_run_is_no_control(make_run: Callable[..., Any]) -> None:
+    """It has another digest, and the same frames of the same session."""
+    run, again = make_run(frames=5), make_run(frames=5, settings={"program": "another recorder"})
+    plan = Plan(name="own", attacks=("row_norm",), statistics=StatisticsSettings(repetitions=100))
+    with pytest.raises(BundleError, match="a recording of the audited run"):
+        run_audit([run.bundle], key=run.key, plan=plan, control=[again.bundle])
+
+
 def test_every_arm_and_every_reading_has_a_twin_of_its_name(make_run: Callable[..., Any]) -> None:
     """Forward, gradient and joint arms, with more than one restart, and partition, linkage and support as well."""
     plan = Plan(
