@@ -14,30 +14,34 @@ Shapes: T positions of one text, H hidden width.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-
-from auditor.arrays import Integers
 from auditor.channels import GRADIENT_ONLY, JOINT, RESPONSE_SIDE
 from auditor.evidence.material import Material
-from auditor.evidence.splits import TRAIN, split_documents
 from auditor.plan import Plan
 from auditor.public_model import PublicModel, find_public_model
 from auditor.public_text import OVERLAP_TOKENS, PublicText, load_public_text, overlapping
 from auditor.views.base import DoesNotApplyError, NotMeasurableError
 from auditor.views.prompt import CapturedText, KnownPlaintext, PromptView
+from auditor.views.prompt_choice import (
+    chosen_texts,
+    count_untold,
+    cut,
+    evenly,
+    first_tokens,
+    granted,
+    named,
+    within_window,
+)
 from auditor.views.sequences import FoundTexts, find_texts
 from auditor.views.text_keys import KeyedText, TextKey, keyed_texts
-from auditor.views.text_rows import TextRows, cut_to, text_rows
+from auditor.views.text_rows import TextRows, text_rows
 from splitwire.backbone import load_tokenizer
 from splitwire.errors import SettingsError
 
 _MOST_KNOWN = 400
-_FEWEST_TO_GRANT = 3
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,16 @@ def prompt_view(material: Material, family: str, plan: Plan, grants: Grants) -> 
     if model is None:
         raise NotMeasurableError(why_not)
     problems = Counter(found.left_out)
-    keyed = _named(keyed_texts(material.sources, material.truths, found.texts, problems))
-    _count_untold(keyed, problems)
-    keyed = _within_window(keyed, model, problems)
+    keyed = named(keyed_texts(material.sources, material.truths, found.texts, problems))
+    count_untold(keyed, problems)
+    keyed = within_window(keyed, model, problems)
     if not keyed:
         raise NotMeasurableError(_why_none(material, problems))
     _check_tokens(keyed, model, material)
     known: list[KeyedText] = []
     if grants.known_plaintext:
-        known, keyed = _granted(keyed, plan)
-    chosen = _cut(_chosen(keyed, plan.inversion.max_texts), plan.inversion.max_positions)
+        known, keyed = granted(keyed, plan)
+    chosen = cut(chosen_texts(keyed, plan.inversion.max_texts), plan.inversion.max_positions)
     public = load_public_text(plan.inversion, load_tokenizer(model.settings))
     if grants.auxiliary_text:
         _refuse_overlap(public, keyed, plan)
@@ -115,39 +119,6 @@ def _why_none(material: Material, problems: Counter[str]) -> str:
     return told or "no text of a real document crossed"
 
 
-def _named(texts: Sequence[KeyedText]) -> list[KeyedText]:
-    """Every text with a document: one of which the truth names none is named by its prompt. Texts of one prompt are of
-    one document however often it was sent: they say no more of other texts than one of them.
-    """
-    named, by_content = [], dict[str, str]()
-    for text in texts:
-        content = hashlib.sha256(_content(text.key).tobytes()).hexdigest()
-        document = by_content.setdefault(content, text.key.document or f"prompt {content}")
-        named.append(replace(text, key=replace(text.key, document=document)))
-    return named
-
-
-def _content(key: TextKey) -> Integers:
-    """The prompt; where that is short enough for an accident, the whole text."""
-    return key.tokens[: key.num_prompt] if key.num_prompt >= OVERLAP_TOKENS else key.tokens
-
-
-def _within_window(texts: Sequence[KeyedText], model: PublicModel, problems: Counter[str]) -> list[KeyedText]:
-    """The texts that the public model can read; no trusted node sends more positions than its model has."""
-    longest = max((text.pieces.num_positions for text in texts), default=0)
-    most = int(getattr(model.head.config, "max_position_embeddings", 0)) or longest
-    kept = [text for text in texts if text.pieces.num_positions <= most]
-    if len(kept) < len(texts):
-        problems[f"texts are longer than the {most} positions of the public model"] += len(texts) - len(kept)
-    return kept
-
-
-def _count_untold(texts: Sequence[KeyedText], problems: Counter[str]) -> None:
-    """Positions that crossed and whose token the truth does not tell would be left out of every number."""
-    if untold := sum(int((text.key.tokens[:-1] < 0).sum()) for text in texts):
-        problems["positions whose token the truth does not tell"] += untold
-
-
 def _check_tokens(texts: Sequence[KeyedText], model: PublicModel, material: Material) -> None:
     """The vocabulary of the truth has to be the model's: other tokens would be scored as if they were the same."""
     size = int(model.head.embedding.num_embeddings)
@@ -162,61 +133,6 @@ def _check_tokens(texts: Sequence[KeyedText], model: PublicModel, material: Mate
         raise NotMeasurableError(
             f"the truth is in tokens of another vocabulary, of {other}; that of the public model has {size}"
         )
-
-
-def _granted(texts: Sequence[KeyedText], plan: Plan) -> tuple[list[KeyedText], list[KeyedText]]:
-    """Texts of train documents, declared known plaintext, and the others."""
-    names = list(dict.fromkeys(text.key.document for text in texts))
-    if len(names) < _FEWEST_TO_GRANT:
-        raise NotMeasurableError(
-            f"the attack needs known plaintext, and {len(names)} documents are too few to grant any of them"
-        )
-    split = dict(zip(names, split_documents(names, plan.split), strict=True))
-    known = [text for text in texts if split[text.key.document] == TRAIN]
-    return known, [text for text in texts if split[text.key.document] != TRAIN]
-
-
-def _chosen(texts: Sequence[KeyedText], most: int) -> list[KeyedText]:
-    """At most so many texts, every document once before any comes twice; documents are sampled evenly."""
-    seen: Counter[str] = Counter()
-    rounds: list[list[KeyedText]] = []
-    for text in texts:
-        turn = seen[text.key.document]
-        seen[text.key.document] += 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(text)
-    chosen: list[KeyedText] = []
-    for texts_of_turn in rounds:
-        chosen += _evenly(texts_of_turn, most - len(chosen))
-    return chosen
-
-
-def _evenly(texts: Sequence[KeyedText], most: int) -> list[KeyedText]:
-    """At most so many of the texts, evenly chosen."""
-    if not texts or most < 1:
-        return []
-    places = np.unique(np.linspace(0, len(texts) - 1, min(most, len(texts))).round().astype(int))
-    return [texts[place] for place in places]
-
-
-def _cut(texts: Sequence[KeyedText], most: int) -> list[KeyedText]:
-    """The first positions of each text; all of them for 0."""
-    if not most:
-        return list(texts)
-    return [
-        KeyedText(
-            cut_to(text.pieces, most),
-            _first_tokens(text.key, most + 1),
-        )
-        for text in texts
-    ]
-
-
-def _first_tokens(key: TextKey, most: int) -> TextKey:
-    """The answers of a text that was cut; where the cut is within the prompt, all of it is prompt."""
-    tokens = key.tokens[:most]
-    return replace(key, tokens=tokens, num_prompt=min(key.num_prompt, len(tokens)))
 
 
 def _refuse_overlap(public: PublicText, victims: Sequence[KeyedText], plan: Plan) -> None:
@@ -244,7 +160,7 @@ def _with_rows(
             dropped[f"texts whose {_hop(family)} frames are not whole"] += 1
             continue
         num = len(captured.forward)
-        keys.append(_first_tokens(text.key, num + 1))
+        keys.append(first_tokens(text.key, num + 1))
         texts.append(_captured(text, captured))
     if not texts:
         raise NotMeasurableError(f"no text can be attacked: {'; '.join(dropped)}")
@@ -266,7 +182,7 @@ def _captured(text: KeyedText, rows: TextRows) -> CapturedText:
 
 
 def _known(material: Material, texts: Sequence[KeyedText], *, training: bool) -> tuple[KnownPlaintext, ...]:
-    chosen = _evenly(texts, _MOST_KNOWN)
+    chosen = evenly(texts, _MOST_KNOWN)
     rows = text_rows(material.sources, [text.pieces for text in chosen], training=training)
     return tuple(
         KnownPlaintext(text.key.tokens[: len(captured.forward)], captured.forward)
