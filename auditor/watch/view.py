@@ -99,14 +99,14 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def paced(show: Show, seconds: float) -> Show:
-    """Not more often than that, but always when the bundle was closed."""
-    told = 0.0
+    """Not more often than that, but at once when the bundle is closed."""
+    told, was_closed = 0.0, False
 
     def show_sometimes(state: WatchState) -> None:
-        nonlocal told
+        nonlocal told, was_closed
         now = time.monotonic()
-        if now - told >= seconds or state.is_closed:
-            told = now
+        if now - told >= seconds or state.is_closed > was_closed:
+            told, was_closed = now, state.is_closed
             show(state)
 
     return show_sometimes

@@ -173,7 +173,13 @@ def test_plain_lines_are_few(record: Record, watch: Watch, capsys: pytest.Captur
     with shown(Console()) as show:
         for _ in range(5):
             show(watcher.state())
-    assert len(capsys.readouterr().out.splitlines()) == 1
+        assert len(capsys.readouterr().out.splitlines()) == 1
+        recording.close()
+        catch_up(watcher)
+        for _ in range(5):
+            show(watcher.state())
+    (last,) = capsys.readouterr().out.splitlines()
+    assert "bundle closed" in last
 
 
 @pytest.mark.parametrize(
