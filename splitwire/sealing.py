@@ -80,7 +80,7 @@ def load_trust(path: Path) -> dict[str, Ed25519PublicKey]:
     try:
         signers = json.loads(read_file(path))["signers"]
         return {str(signer["name"]): public_key_from_hex(signer["public_key"]) for signer in signers}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise PkiError(f"{path} is not a trust file", remedy="give the trust.json of auditor keygen") from None
 
 

@@ -139,7 +139,7 @@ def _texts(lines: Iterable[str], name: str) -> Iterator[str]:
             continue
         try:
             text = json.loads(line)["text"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             text = None
         if not isinstance(text, str):
             raise SettingsError(

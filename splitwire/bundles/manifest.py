@@ -146,7 +146,7 @@ def read_manifest(folder: Path) -> Manifest | None:
                 remedy=f"use the splitwire that wrote it; this one reads version {FORMAT_VERSION}",
             )
         return pydantic.TypeAdapter(Manifest).validate_python(tree, extra="forbid")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BundleError(f"{path} is not a bundle's manifest", remedy="restore it, or record again") from None
 
 

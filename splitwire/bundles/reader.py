@@ -116,7 +116,7 @@ class Bundle:
         try:
             settings, versions = json.loads(head["settings"]), json.loads(head["versions"])
             return {"settings": settings, "versions": versions, "recorder": head["recorder"]}
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, RecursionError):
             raise BundleError(
                 f"{self._wire.path} does not begin with the settings of a recorder",
                 remedy="give a folder that splitwire recorded",

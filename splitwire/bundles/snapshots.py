@@ -276,7 +276,7 @@ def read_snapshot_manifest(folder: Path) -> SnapshotManifest | None:
                 remedy=f"use the splitwire that wrote it; this one reads version {SNAPSHOT_VERSION}",
             )
         return pydantic.TypeAdapter(SnapshotManifest).validate_python(tree, extra="forbid")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BundleError(f"{path} is not the manifest of snapshots", remedy="restore it, or snapshot again") from None
 
 

@@ -98,6 +98,13 @@ def test_a_changed_manifest_breaks_its_signature(tmp_path: Path, keys: Path) -> 
     assert "does not fit" in " ".join(verify_bundle(folder, keys / "trust.json").problems)
 
 
+def test_a_manifest_that_is_nested_without_end_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+    """The untrusted node writes it."""
+    folder = written(tmp_path / "s")
+    (folder / "manifest.json").write_text("[" * 100_000)
+    assert "is not the manifest of snapshots" in " ".join(verify_bundle(folder).problems)
+
+
 def test_a_folder_is_used_once_and_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing half-written is left."""
     folder = written(tmp_path / "s")

@@ -157,7 +157,7 @@ def test_a_bundle_without_manifest_is_incomplete(bundle: Path, keys: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sig"])
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"null"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"null", b"[" * 100_000])
 def test_a_garbled_manifest_or_signature_is_a_problem_not_a_crash(
     bundle: Path, keys: Path, name: str, content: bytes
 ) -> None:
@@ -178,9 +178,10 @@ def test_a_path_without_a_folder_is_one_problem(tmp_path: Path) -> None:
 
 
 def test_a_trust_file_that_is_none_is_refused(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "trust.json").write_text("{}")
-    with pytest.raises(PkiError, match="not a trust file"):
-        verify_bundle(bundle, tmp_path / "trust.json")
+    for content in ("{}", "[" * 100_000):
+        (tmp_path / "trust.json").write_text(content)
+        with pytest.raises(PkiError, match="not a trust file"):
+            verify_bundle(bundle, tmp_path / "trust.json")
 
 
 def test_every_problem_ends_in_a_remedy(bundle: Path, keys: Path) -> None:
