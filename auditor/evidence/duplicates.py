@@ -15,7 +15,9 @@ from auditor.evidence.capture import Capture
 from auditor.evidence.splits import Splits
 
 MIN_BLOCK_ROWS = 8
+"""A shorter block may be the same in two documents by chance."""
 _REPEATED_RATIO = 0.5
+"""Share of its blocks in another split from which a document counts as repeated there."""
 
 
 def repeated_documents(capture: Capture, splits: Splits) -> int:

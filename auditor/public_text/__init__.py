@@ -30,6 +30,7 @@ OVERLAP_TOKENS = 13
 """So many tokens in a row that stand in two texts are no accident."""
 _PIECE_TOKENS = 128
 _CONTROL_RATIO = 0.2
+"""Share of the public text that no attack is given: controls are made of it."""
 _FEWEST_PIECES = 8
 _MOST_CHARACTERS = 64
 """Of a token, by far."""

@@ -36,7 +36,9 @@ from auditor.views.history import HistoryKey, HistoryView, history_view
 REUSED_NOISE_RATIO, FRESH_NOISE_RATIO = 0.25, 0.002
 """Fresh noise a value of planted repeats, in units of a value's own size."""
 _FOUND_RATIO = 0.5
+"""Share of planted repeats that the attack must link: with fewer than half, averaging has little to average."""
 _MAX_CONTROL_FRAMES = 200
+"""Frames of the planted copy, which bounds what a control costs."""
 _Arm = TypeVar("_Arm", ArmReading, TokenArm)
 
 

@@ -40,6 +40,7 @@ DELAY_COLUMNS = ("trusted_loss_us", "trusted_before_us")
 DELAY_SPREADS = 2.0
 """Delay of the control, in half-widths of the column (the distance from its median to its 84 % quantile)."""
 CONTROL_BYTES = 16.0
+"""Added to FORWARD where the property holds: a leak that padding of messages would hide."""
 _SPREAD_LADDER = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 _BYTE_LADDER = (1.0, 4.0, 16.0, 64.0, 256.0)
 _NO_TIMES = (

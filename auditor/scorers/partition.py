@@ -26,6 +26,7 @@ from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey, UnitView, mixed_groups, unit_norm, unit_view, units
 
 CONTROL_AUC_RATIO = 0.65
+"""What the planted leak reads: .10 above the default ceiling, so that an instrument with power finds it."""
 _NUM_BINS = 32
 
 

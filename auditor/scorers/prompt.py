@@ -27,7 +27,7 @@ from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
 from auditor.scorers.inverting import Captured, Inversion, Scored, capture_texts
 from auditor.scorers.prompt_control import WHAT, naked_view
-from auditor.statistics.effects import PairedEffect, most_frequent
+from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect, most_frequent
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.text_metrics.report import measure
 from auditor.text_metrics.tokens import position_hits
@@ -36,8 +36,6 @@ from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import PromptKey
 from splitwire.backbone import load_tokenizer
-
-_LARGEST_EFFECT_PP = 100.0
 
 
 def score_prompt(attack: Attack, material: Material, family: str, plan: Plan, progress: Progress) -> Result:
@@ -132,7 +130,7 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
         return None
     error = float(effect.bounds.standard_error.max())
     found = minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
-    return min(found, _LARGEST_EFFECT_PP)
+    return min(found, LARGEST_EFFECT_PP)
 
 
 def _twin_values(twin: PairedEffect | None) -> dict[str, float | None]:

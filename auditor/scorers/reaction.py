@@ -47,6 +47,7 @@ from auditor.views.reaction import (
 from auditor.views.units import UnitKey
 
 _NOISE_DRAWS = 8
+"""Directions never used that give the noise floor its mean and deviation."""
 _SWEEP_REPETITIONS = 500
 _CONTROL_SHIFT = 0.55  # deviations of the projection; AUC .65 where it is normal
 _NO_TAP = (

@@ -15,13 +15,10 @@ from collections.abc import Sequence
 from auditor.plan import Plan
 from auditor.results import Check, Control, Reason, finite
 from auditor.scorers.arms import TokenScore
-from auditor.statistics.effects import PairedEffect
+from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.words import show
-
-_LARGEST_EFFECT_PP = 100.0
-"""No arm can be better than the constant by more."""
 
 
 def gate_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control], plan: Plan) -> Check:
@@ -176,7 +173,7 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
         return None
     error = float(effect.bounds.standard_error.max())
     found = minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
-    return min(found, _LARGEST_EFFECT_PP)
+    return min(found, LARGEST_EFFECT_PP)
 
 
 def _twin_bounds(twin: PairedEffect | None) -> tuple[float | None, float | None]:

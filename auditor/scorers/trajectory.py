@@ -33,6 +33,7 @@ from auditor.views.trajectory import (
 )
 
 CONTROL_BIAS_RATIO = 0.5
+"""Length of the planted bias, of a gradient's own length."""
 NUM_PROPERTIES = 2  # a check each, at a share of alpha
 
 

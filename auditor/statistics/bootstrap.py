@@ -19,6 +19,7 @@ import numpy as np
 from auditor.statistics.clusters import FloatArray
 
 FEWEST_CLUSTERS = 5
+"""Below it there are no bounds: fewer clusters tell nothing of how clusters differ."""
 FEW_CLUSTERS = 20  # below it percentile bounds cover visibly less than nominal
 _SMALLEST_SHARE = 1e-3  # of the standard error: a replicate below it would give an infinite t
 _CHUNK = 256  # replicates drawn at a time

@@ -21,7 +21,10 @@ from auditor.statistics.binomial import clopper_pearson
 from auditor.statistics.bootstrap import FEWEST_CLUSTERS, Bounds, studentised
 from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, cluster_sums
 
+LARGEST_EFFECT_PP = 100.0
+"""No arm can be better than the constant by more."""
 DEGENERATE_RATIO = 0.99
+"""Share of rows for which an arm names one token from which it counts as a constant guesser."""
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,15 @@ from auditor.views.units import UnitKey
 
 PROPERTIES = ("real_rows", "document_length", "token_rarity")
 BLOCK_STEPS = 8
+"""Steps in a row that count as one unit of uncertainty where a step has text of many documents."""
 _SINGLE_RATIO = 0.9
+"""Share of steps with text of one document from which the document is the unit of uncertainty."""
 _MOST_MISSING_RATIO = 0.5
+"""A column that more steps lack is left out."""
 _FEWEST_RATIO = 0.05
+"""A property that fewer steps have, or lack, does not vary enough to be told."""
 _SIGNATURE_ROWS = 8
+"""First tokens by which a block is known again in another epoch."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,7 @@ from splitwire.backbone import load_tokenizer
 from splitwire.errors import SettingsError
 
 _MOST_KNOWN = 400
+"""Texts of known plaintext that an attack is given, evenly chosen."""
 
 
 @dataclass(frozen=True)

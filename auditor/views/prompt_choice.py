@@ -26,6 +26,7 @@ from auditor.views.text_keys import KeyedText, TextKey
 from auditor.views.text_rows import cut_to
 
 _FEWEST_TO_GRANT = 3
+"""Documents, one for each split."""
 
 
 def named(texts: Sequence[KeyedText]) -> list[KeyedText]:

@@ -28,6 +28,7 @@ from auditor.views.units import UnitKey
 from splitwire.bundles import SnapshotBundle
 
 FEWEST_INTERVALS = 8
+"""Intervals between snapshots with which a property is asked about at all; power is checked apart."""
 
 
 @dataclass(frozen=True, eq=False)

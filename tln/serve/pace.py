@@ -8,8 +8,11 @@ exchange takes, and not at all for a text that is late: one that waits for room 
 from __future__ import annotations
 
 _SHARE = 0.2
+"""How much the last exchange counts in the running mean."""
 _LATE = 3.0
+"""Times an ordinary exchange after which a text is not waited for."""
 _MOST_SECONDS = 0.5
+"""Longest wait of a step, however slow exchanges are."""
 
 
 class Pace:
