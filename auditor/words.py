@@ -27,6 +27,26 @@ SHORT_FAMILIES = {
     "timing_metadata": "timing",
     "response_side": "response",
 }
+MEANINGS = {
+    "exact_support_frames": "frames whose zeros in the gradient are exactly the decoys",
+    "partition_auc": "how well real rows are told from decoys: 0.5 is chance, 1 without error",
+    "linkage_auc": "how well decoys are told by rows that crossed before",
+    "real_rows_property_auc": "how well sizes and times tell which steps have many real rows",
+    "document_length_property_auc": "how well sizes and times tell which steps have long documents",
+    "token_rarity_property_auc": "how well sizes and times tell which steps have rare words",
+    "rare_tokens_property_auc": "how well the node's own state tells which documents have many rare tokens",
+    "length_property_auc": "how well the node's own state tells which documents are long",
+    "membership_auc": "how well documents trained on are told from documents held out",
+    "membership_tpr_at_1_percent_fpr": "share of the documents trained on that is found at 1 % false alarms",
+    "reaction_partition_auc": "how well real rows are told from decoys by how they react to changed rows",
+    "active_token_top1_effect": "tokens named by changing what is returned, less those named by watching",
+    "text_token_effect": "tokens of a text named at their place, above a guesser of the most frequent token",
+    "answer_token_effect": "tokens of an answer named at their place, above a guesser of the most frequent token",
+    "token_top1_gate": "most tokens that the data leave possible to be named, above a constant guesser",
+    "token_top1_effect": "tokens named above a constant guesser, mean over frames",
+    "rare_token_top1_effect": "rare tokens alone, named above a constant guesser",
+}
+"""What each metric says, for who reads a report and not docs/audit.md."""
 _ROWS = {
     "forward_only": "forward rows",
     "gradient_only": "gradient rows",

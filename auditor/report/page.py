@@ -17,7 +17,7 @@ from auditor.report.numbers import show_interval, show_short, show_value
 from auditor.report.reading import read, short_family
 from auditor.report.sweep import sweep_lines, sweep_plot
 from auditor.report.text_metrics import PARTS, metric_lines
-from auditor.words import show, show_limit
+from auditor.words import MEANINGS, show, show_limit
 from splitwire.console import printable
 
 _UNIT_TITLES = {"pp": "Token leakage, percentage points", "ratio": "Partition AUC"}
@@ -28,6 +28,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
     templates = environment()
     templates.filters["show_interval"] = show_interval
     templates.filters["short"] = show_short
+    templates.filters["breakable"] = _breakable
     templates.globals["show"] = show
     templates.globals["show_limit"] = show_limit
     templates.globals["show_value"] = show_value
@@ -36,6 +37,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
         report=report,
         run=run,
         reading=read(report),
+        meanings=_meanings(report["results"]),
         map=svg.support_map(_map(report)),
         map_words=_map_words(_map(report)),
         forests=_forests(report["results"]),
@@ -59,6 +61,17 @@ def environment() -> Environment:
 def _shown(value: Any) -> Any:
     """Text of the result without characters that nobody sees; markup of this package as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a narrow column may break after its underscores, escaped."""
+    return Markup("_<wbr>").join(printable(name).split("_"))
+
+
+def _meanings(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What each metric of these results says, in their order."""
+    metrics = dict.fromkeys(check["metric"] for result in results for check in result["checks"])
+    return {metric: MEANINGS[metric] for metric in metrics if metric in MEANINGS}
 
 
 def _map(report: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:

@@ -16,6 +16,8 @@ _LEFT, _RIGHT = 250, 24
 _ROW = 30
 _PLOT_HEIGHT = 180
 _MOST_TICKS = 6
+_MOST_LETTERS = 34
+"""Of a label beside a plot; a longer one is set narrower."""
 _STATE_CLASS = {"pass": "pass", "fail": "fail", "inconclusive": "open"}
 
 
@@ -148,7 +150,7 @@ def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - low) / (high - low)
 
     kind = _STATE_CLASS.get(row["state"], "open")
-    parts = [text(_LEFT - 10, y + 4, row["label"], "end")]
+    parts = [_label(row["label"], y + 4)]
     ceiling = x(row["ceiling"])
     parts.append(f'<line class="ceiling" x1="{ceiling:.1f}" y1="{y - 11}" x2="{ceiling:.1f}" y2="{y + 11}"/>')
     if row["lower"] is not None and row["upper"] is not None:
@@ -156,6 +158,13 @@ def _forest_row(row: Mapping[str, Any], y: int, low: float, high: float) -> str:
     if row["value"] is not None:
         parts.append(f'<circle class="{kind}" cx="{x(row["value"]):.1f}" cy="{y}" r="5"/>')
     return "".join(parts)
+
+
+def _label(words: str, y: float) -> str:
+    """What a line of a plot is about, left of it and within the picture."""
+    shown = text(_LEFT - 10, y, words, "end")
+    narrow = f'<text textLength="{_LEFT - 14}" lengthAdjust="spacingAndGlyphs"'
+    return shown.replace("<text", narrow, 1) if len(words) > _MOST_LETTERS else shown
 
 
 def _axis(low: float, high: float, y: int) -> str:

@@ -11,6 +11,7 @@ from auditor.report import (
     render_page,
 )
 from auditor.runlog import RunLog
+from auditor.words import MEANINGS
 from tests.unit.auditor.browser import needs_browser, seen_by_a_browser, size_in_a_browser
 
 
@@ -26,7 +27,7 @@ class Tags(HTMLParser):
         self.loads += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "action", "onload")]
         if tag in ("script", "iframe", "link", "object"):
             self.loads.append(tag)
-        if tag not in ("meta", "br", "link"):
+        if tag not in ("meta", "br", "link", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -59,6 +60,14 @@ def test_a_browser_shows_the_page(report: dict[str, Any], tmp_path: Path) -> Non
     assert width > 300
     assert height > 50
     assert size_in_a_browser(page, "body", tmp_path / "profile")[0] <= 800
+    for wide in ("svg", ".checks"):
+        assert size_in_a_browser(page, wide, tmp_path / "profile", 500)[0] <= 500
+
+
+def test_every_check_of_the_page_is_explained_once(report: dict[str, Any]) -> None:
+    page = render_page(report)
+    for metric in {check["metric"] for result in report["results"] for check in result["checks"]}:
+        assert page.count(f"<dt>{metric}</dt><dd>{MEANINGS[metric]}</dd>") == 1
 
 
 def test_every_text_of_the_page_is_escaped(report: dict[str, Any]) -> None:

@@ -22,6 +22,13 @@ def test_plots_are_well_formed() -> None:
     assert svg.forest([]) == svg.histogram({}) == svg.roc([]) == svg.support_map([]) == ""
 
 
+def test_a_long_label_is_set_within_its_column_and_a_short_one_as_it_is() -> None:
+    row = {"value": 0.5, "lower": 0.4, "upper": 0.6, "ceiling": 0.55, "state": "pass"}
+    long = svg.forest([{**row, "label": "membership_tpr_at_1_percent_fpr membership"}])
+    assert 'textLength="236" lengthAdjust="spacingAndGlyphs"' in long
+    assert "textLength" not in svg.forest([{**row, "label": "partition_auc gradient"}])
+
+
 @pytest.mark.parametrize(("low", "high"), [(-0.047, 1.03), (0.4, 0.61), (-3.0, 1e4), (0.0, 1.0), (1e-9, 3e-9), (5, 6)])
 def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> None:
     """1, 2 or 5 times a power of ten apart, and a few of them."""
