@@ -51,7 +51,7 @@ class BisrForward(InverterTraining):
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             del generator  # the inverter's guess is the beginning
             target = target_of(text.forward, view.wire_dtype, head.device)
-            start_TH = head.table[inverter.invert(text.forward)[0]]
+            start_TH = head.table[inverter.invert(text.forward).tokens]
             embeddings_TH, found = match_rows(head, target, start_TH, how, tick)
             tokens_T = nearest_tokens(embeddings_TH, head.table, "euclidean", 1)[:, 0]
             return Guess(tokens_T, details=found.details())

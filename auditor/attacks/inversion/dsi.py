@@ -41,6 +41,6 @@ class DualSidedStart(InverterTraining):
         def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
             del generator, tick
             answer = answer_of(view.model, text, settings.device)
-            return Guess(answer.over(inverter.invert(text.forward)[0]), answer.guess.following)
+            return Guess(answer.over(inverter.invert(text.forward).tokens), answer.guess.following)
 
         return recover_each(self.name, view, progress, recover, fit_seconds=inverter.fit_seconds)

@@ -46,7 +46,7 @@ class Pidi(PatchedInversion):
             answer = answer_of(view.model, text, settings.device)
             start_TH = random_rows(head, len(text.forward), generator)
             if inverter is not None:
-                start_TH = head.table[inverter.invert(text.forward)[0]]
+                start_TH = head.table[inverter.invert(text.forward).tokens]
             answer_TH = head.table[answer.guess.tokens.clamp_min(0).to(head.device)]
             start_TH = torch.where(answer.is_answer[:, None].to(head.device), answer_TH, start_TH)
             embeddings_TH, found = self.refine(head, target, start_TH, tick)

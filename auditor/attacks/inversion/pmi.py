@@ -45,7 +45,7 @@ class PatchedModelInversion(PatchedInversion):
             if inverter is None:
                 start_TH = random_rows(head, len(text.forward), generator)
             else:
-                start_TH = head.table[inverter.invert(text.forward)[0]]
+                start_TH = head.table[inverter.invert(text.forward).tokens]
             embeddings_TH, found = self.refine(head, target, start_TH, tick)
             tokens_T = nearest_tokens(embeddings_TH, head.table, "euclidean", 1)[:, 0]
             return Guess(tokens_T, details=found.details())

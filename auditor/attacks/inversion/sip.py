@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from auditor.attacks.base import Assumes, Question
 from auditor.attacks.inversion.base import Recovered
-from auditor.attacks.inversion.parts.each_text import Guess, recover_each
+from auditor.attacks.inversion.parts.each_text import read_each
 from auditor.attacks.inversion.parts.inverter import InverterTraining
 from auditor.attacks.inversion.parts.public_head import public_head
 from auditor.channels import FORWARD_ONLY
 from auditor.plan import InversionSettings
-from auditor.progress import Progress, Tick
-from auditor.views.prompt import CapturedText, PromptView
+from auditor.progress import Progress
+from auditor.views.prompt import PromptView
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,4 @@ class Sip(InverterTraining):
         """Tokens of every position that crossed, with the inverter's probability; none for the one that follows."""
         head = public_head(view.model, settings.device)
         inverter = self.fit(view, head, self.name, progress)
-
-        def recover(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
-            del generator, tick
-            tokens_T, probability_T = inverter.invert(text.forward)
-            return Guess(tokens_T, certainty=torch.nn.functional.pad(probability_T, (0, 1)))
-
-        return recover_each(self.name, view, progress, recover, fit_seconds=inverter.fit_seconds)
+        return read_each(self.name, view, progress, inverter.invert, fit_seconds=inverter.fit_seconds)

@@ -29,6 +29,12 @@ class Guess:
     certainty: torch.Tensor | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def likeliest(cls, scores_TC: torch.Tensor, classes_C: torch.Tensor) -> Guess:
+        """The class of the largest score at each position, with its probability; none for the token that follows."""
+        best = scores_TC.softmax(-1).max(-1)
+        return cls(classes_C[best.indices], certainty=torch.nn.functional.pad(best.values, (0, 1)))
+
 
 def recover_each(
     name: str,
@@ -57,6 +63,20 @@ def recover_each(
         details = {**first_text.details, "fit_seconds": fit_seconds}
         recovered[0] = Recovered(first_text.tokens, first_text.seconds, first_text.certainty, details)
     return recovered
+
+
+def read_each(
+    name: str,
+    view: PromptView,
+    progress: Progress,
+    read: Callable[[torch.Tensor], Guess],
+    *,
+    fit_seconds: float,
+) -> list[Recovered]:
+    """What a trained reader makes of the forward rows [T, H] of every text; it needs no randomness and no time."""
+    return recover_each(
+        name, view, progress, lambda text, _generator, _tick: read(text.forward), fit_seconds=fit_seconds
+    )
 
 
 def _recovered(guess: Guess, seconds: float) -> Recovered:

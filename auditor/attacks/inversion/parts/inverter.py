@@ -17,6 +17,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import nn
 
+from auditor.attacks.inversion.parts.each_text import Guess
 from auditor.attacks.inversion.parts.pieces import pieces_of
 from auditor.attacks.inversion.parts.public_head import PublicHead
 from auditor.attacks.inversion.parts.public_rows import Standard, rows_of_pieces, standard_of
@@ -57,11 +58,10 @@ class Inverter:
     fit_seconds: float
 
     @torch.no_grad()
-    def invert(self, rows_TH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest token [T] of each row and its probability [T]."""
+    def invert(self, rows_TH: torch.Tensor) -> Guess:
+        """The likeliest token of each row and its probability."""
         rows_TH = rows_TH.to(self.classes.device, torch.float32)
-        best = self.net(self.standard(rows_TH)[None])[0].softmax(-1).max(-1)
-        return self.classes[best.indices], best.values
+        return Guess.likeliest(self.net(self.standard(rows_TH)[None])[0], self.classes)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,4 @@ class ReturnedInverter(InverterTraining, WriterTraining):
             writer = self.fit_writer(examples, view.model, view.seed, lambda d, n: progress(label, d, n))
             return writer.invert, writer.fit_seconds
         inverter = self.fit_rows(features_NTF, pieces_NT, view.seed, name, progress)
-
-        def invert(features_TF: torch.Tensor) -> Guess:
-            tokens_T, probability_T = inverter.invert(features_TF)
-            return Guess(tokens_T, certainty=torch.nn.functional.pad(probability_T, (0, 1)))
-
-        return invert, inverter.fit_seconds
+        return inverter.invert, inverter.fit_seconds

@@ -14,13 +14,13 @@ from pydantic import PositiveFloat
 from torch import nn
 
 from auditor.attacks.inversion.base import Recovered
-from auditor.attacks.inversion.parts.each_text import Guess, recover_each
+from auditor.attacks.inversion.parts.each_text import Guess, read_each
 from auditor.attacks.inversion.parts.pieces import pieces_of
 from auditor.attacks.inversion.parts.public_head import PublicHead, public_head
 from auditor.attacks.inversion.parts.public_rows import Standard, rows_of_pieces, standard_of
 from auditor.plan import Count, InversionSettings
-from auditor.progress import Progress, Tick
-from auditor.views.prompt import CapturedText, PromptView
+from auditor.progress import Progress
+from auditor.views.prompt import PromptView
 
 
 class ClassifierNet(nn.Module):
@@ -52,11 +52,10 @@ class Classifier:
     fit_seconds: float
 
     @torch.no_grad()
-    def name(self, rows_TH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest token [T] of each row and its probability [T]."""
+    def name(self, rows_TH: torch.Tensor) -> Guess:
+        """The likeliest token of each row and its probability."""
         rows_TH = self.standard(rows_TH.to(self.classes.device, torch.float32))
-        best = self.net.classify(self.net.regress(rows_TH)).softmax(-1).max(-1)
-        return self.classes[best.indices], best.values
+        return Guess.likeliest(self.net.classify(self.net.regress(rows_TH)), self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +103,7 @@ class ClassifierTraining:
             view.seed,
             lambda done, of: progress(f"{name}: training", done, of),
         )
-
-        def read(text: CapturedText, generator: torch.Generator, tick: Tick) -> Guess:
-            del generator, tick
-            tokens_T, probability_T = classifier.name(text.forward)
-            return Guess(tokens_T, certainty=nn.functional.pad(probability_T, (0, 1)))
-
-        return recover_each(name, view, progress, read, fit_seconds=classifier.fit_seconds)
+        return read_each(name, view, progress, classifier.name, fit_seconds=classifier.fit_seconds)
 
     def fit(
         self,
