@@ -27,8 +27,8 @@ _PREFIX = struct.Struct("<BQ")
 _MAX_RECORD_BYTES = 1 << 30
 Record = tuple[int, bytes]
 """Opcode and body."""
-# What mcap raises on bytes that are not a record: its own errors, ValueError (checksums, text) and short reads.
-_BROKEN = (McapError, ValueError, struct.error)
+# What mcap raises on bytes that are not a record: its own errors, ValueError (checksums, text), sizes and short reads.
+_BROKEN = (McapError, ValueError, OverflowError, struct.error)
 T = TypeVar("T")
 Summary = Any  # mcap publishes no types
 
@@ -131,8 +131,13 @@ def parse(parser: Callable[[bytes], T], body: bytes, path: Path) -> T:
 
 
 def chunk_content(body: bytes) -> list[McapRecord]:
-    """Records within a chunk whose checksum holds."""
-    return breakup_chunk(Chunk.read(ReadDataStream(BytesIO(body))), validate_crc=True)
+    """Records within a chunk whose checksum holds. ValueError for a compressed one: no recorder writes it, and it may
+    claim any size.
+    """
+    chunk = Chunk.read(ReadDataStream(BytesIO(body)))
+    if chunk.compression:
+        raise ValueError("the chunk is compressed")
+    return breakup_chunk(chunk, validate_crc=True)
 
 
 def broken(path: Path) -> BundleError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import struct
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import rfc8785
 import torch
+from mcap.opcode import Opcode
 from mcap.reader import make_reader
 
 from splitwire.bundles import BundleWriter, WireRecord, frame_digest, open_bundle
@@ -274,6 +276,21 @@ def test_a_changed_chunk_is_an_error_not_a_shorter_bundle(open_writer: OpenWrite
     place = content.index(stack_pb2.ExchangeRequest.DESCRIPTOR.full_name.encode()) + 6000
     content[place] ^= 1
     path.write_bytes(content)
+    with pytest.raises(BundleError, match="changed or damaged"):
+        list(open_bundle(writer.folder).messages())
+
+
+@pytest.mark.parametrize("compression", [b"", b"zstd", b"lz4"])
+def test_a_chunk_that_is_compressed_or_claims_any_size_is_damaged(open_writer: OpenWriter, compression: bytes) -> None:
+    """In a recording without a manifest, whose bytes nothing else vouches for."""
+    writer = open_writer()
+    writer.write(control_record())
+    writer.flush()
+    writer.abandon()
+    length = 2**63 if not compression else 4
+    body = struct.pack("<QQQII", 0, 0, 1 << 40, 0, len(compression)) + compression + struct.pack("<Q", length) + b"none"
+    with (writer.folder / "wire.mcap").open("ab") as file:
+        file.write(struct.pack("<BQ", Opcode.CHUNK, len(body)) + body)
     with pytest.raises(BundleError, match="changed or damaged"):
         list(open_bundle(writer.folder).messages())
 
