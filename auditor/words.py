@@ -75,10 +75,10 @@ def show(value: float | None, unit: Unit | str) -> str:
 
 
 def show_limit(coverage_ratio: float | None, carrier: str) -> str:
-    """The smallest dose of a ladder: 10 % of the rows."""
+    """The smallest dose of a ladder, after `found` or the like: from 10 % of the rows."""
     if coverage_ratio is None:
         return "at no dose"
-    return f"{100 * coverage_ratio:g} % of the {carrier}" if coverage_ratio else "what is there already"
+    return f"from {100 * coverage_ratio:g} % of the {carrier}" if coverage_ratio else "in what is there already"
 
 
 def leak_sentence(result: Result, check: Check) -> str:

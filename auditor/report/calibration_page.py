@@ -1,4 +1,4 @@
-"""A calibration as a reader sees it: detection limits as a table, and on the page one plot a metric."""
+"""A calibration as a reader sees it: detection limits as lines, and on the page one plot a metric."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from auditor.report.dose_plot import dose_plot
 from auditor.report.page import environment
 from auditor.report.reading import short_family
 from auditor.words import show, show_limit
+from splitwire.console import printable
 
 
 def render_calibration(tree: Mapping[str, Any]) -> str:
@@ -40,19 +40,23 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def print_calibration(tree: Mapping[str, Any], console: Console) -> None:
-    """The detection limits as a table on a terminal."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("check", "attack", "leak", "found from", "breaks from"):
-        table.add_column(name, overflow="fold")
+    """The detection limits on a terminal: a check a paragraph, a ladder a line."""
     for entry in tree["calibrated"]:
-        for ladder in entry["ladders"]:
-            table.add_row(
-                f"{ladder['metric']} {short_family(entry['family'])}",
-                entry["attack"],
-                f"{ladder['mode']} {ladder['amplitude_ratio']:g}",
-                show_limit(ladder["onset_coverage_ratio"], entry["carrier"]),
-                show_limit(ladder["break_coverage_ratio"], entry["carrier"]),
-            )
-    console.print(table)
+        heads = dict.fromkeys(ladder["metric"] for ladder in entry["ladders"])
+        for metric in heads:
+            _say(console, f"{metric} {short_family(entry['family'])}, by {entry['attack']}")
+            for ladder in entry["ladders"]:
+                if ladder["metric"] == metric:
+                    _say(console, f"  {_limit(ladder, entry['carrier'])}")
     for entry in tree["not_calibrated"]:
-        console.print(f"not calibrated: {entry['attack']} on {entry['family']}: {entry['reason']}", highlight=False)
+        _say(console, f"not calibrated: {entry['attack']} on {entry['family']}: {entry['reason']}")
+
+
+def _limit(ladder: Mapping[str, Any], carrier: str) -> str:
+    found, broken = (show_limit(ladder[f"{name}_coverage_ratio"], carrier) for name in ("onset", "break"))
+    leak = f"{ladder['mode']} leak of amplitude {ladder['amplitude_ratio']:g}"
+    return f"{leak}: found {found}, breaks the check {broken}"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)

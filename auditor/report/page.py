@@ -28,7 +28,6 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
     templates = environment()
     templates.filters["show_interval"] = show_interval
     templates.filters["short"] = show_short
-    templates.filters["breakable"] = _breakable
     templates.globals["show"] = show
     templates.globals["show_limit"] = show_limit
     templates.globals["show_value"] = show_value
@@ -48,7 +47,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
 
 def environment() -> Environment:
     """The templates of this package, every text escaped."""
-    return Environment(
+    templates = Environment(
         loader=PackageLoader("auditor.report"),
         autoescape=True,
         finalize=_shown,
@@ -56,6 +55,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["breakable"] = _breakable
+    return templates
 
 
 def _shown(value: Any) -> Any:
