@@ -22,27 +22,11 @@ Item = TypeVar("Item", int, str)
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two bags have in common, and how large each is."""
+    """What two bags have in common, and how large each is. Precision and recall are over all texts (report.py)."""
 
     num_common: int
     num_guessed: int
     num_true: int
-
-    @property
-    def precision_ratio(self) -> float:
-        """Share of the guessed that is right; 0 where nothing is guessed."""
-        return self.num_common / self.num_guessed if self.num_guessed else 0.0
-
-    @property
-    def recall_ratio(self) -> float:
-        """Share of the true that is found."""
-        return self.num_common / self.num_true if self.num_true else 0.0
-
-    @property
-    def f1_ratio(self) -> float:
-        """Their harmonic mean."""
-        total = self.num_guessed + self.num_true
-        return 2 * self.num_common / total if total else 0.0
 
 
 def position_hits(guessed: Integers, true: Integers) -> NDArray[np.bool_]:

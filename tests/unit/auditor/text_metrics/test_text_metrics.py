@@ -15,7 +15,7 @@ from auditor.text_metrics.entities import entities, entity_overlap
 from auditor.text_metrics.intervals import metric
 from auditor.text_metrics.performance import attack_performance, defence_score
 from auditor.text_metrics.report import Pair, measure
-from auditor.text_metrics.tokens import bag_overlap, is_exact, position_hits
+from auditor.text_metrics.tokens import Overlap, bag_overlap, is_exact, position_hits
 from auditor.text_metrics.words import bleu, meteor, rouge_l
 from splitwire.errors import SettingsError
 
@@ -28,10 +28,9 @@ def test_a_shuffled_guess_is_all_bag_and_no_place() -> None:
     true = np.array([1, 2, 3, 4])
     shuffled, partly = np.array([2, 1, 4, 3]), np.array([1, -1, 3, -1])
     assert not position_hits(shuffled, true).any()
-    assert bag_overlap(shuffled, true).f1_ratio == 1.0
+    assert bag_overlap(shuffled, true) == Overlap(num_common=4, num_guessed=4, num_true=4)
     assert position_hits(partly, true).tolist() == [True, False, True, False]
-    assert bag_overlap(partly, true).precision_ratio == 1.0
-    assert bag_overlap(partly, true).recall_ratio == 0.5
+    assert bag_overlap(partly, true) == Overlap(num_common=2, num_guessed=2, num_true=4)
     assert is_exact(true, true)
     assert not is_exact(partly, true)
 
@@ -55,7 +54,7 @@ def test_entities_are_numbers_and_capitalised_runs() -> None:
     found = entities("Remind Ada Lovelace of the rent. The 840.50 is due in Leeds. Leeds waits. My cat eats.")
     assert found == {"840.50": 1, "remind ada lovelace": 1, "leeds": 2}
     assert entity_overlap("i owe 5 to Bob", "We owe 5 to Bob and 7 to Eve").num_common == 2
-    assert entity_overlap("", "nothing here").f1_ratio == 0.0
+    assert entity_overlap("", "nothing here") == Overlap(0, 0, 0)
 
 
 def test_dcs_is_that_of_the_published_table() -> None:
