@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +35,66 @@ JSON_FILE = "audit.json"
 RUN_FILE = "run.json"
 HTML_FILE = "audit.html"
 JUNIT_FILE = "junit.xml"
-_NEEDED = (
-    "schema",
-    "verdict",
-    "scope",
-    "observable",
-    "plan",
-    "versions",
-    "captured",
-    "results",
-    "not_measured",
-    "bundles",
-    "notes",
-)
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    alpha: float
+    min_documents: int
+
+
+@dataclass(frozen=True)
+class _Settings:
+    scope: tuple[str, ...]
+    statistics: _Statistics
+    ceilings: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    name: str
+    hash: str
+    underpowered: bool
+    settings: _Settings
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    name: str
+    recorder: str
+    is_complete: bool
+    is_signed: bool
+    signer: str
+    num_dropped: int
+    settings_hash: str | None
+
+
+@dataclass(frozen=True)
+class _Captured:
+    documents_by_split: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Run:
+    created: str
+    seconds: float
+    seconds_by_part: dict[str, float]
+    platform: str
+
+
 _PARTS: dict[str, Any] = {
     "verdict": Verdict,
-    "plan": dict[str, Any],
+    "scope": str,
+    "observable": dict[str, str],
+    "plan": _Plan,
+    "versions": dict[str, Any],
+    "captured": _Captured,
     "results": tuple[Result, ...],
     "not_measured": tuple[NotMeasured, ...],
+    "bundles": tuple[_Bundle, ...],
+    "notes": tuple[str, ...],
 }
+"""What a reader of a result relies on; more may be there."""
 
 
 def write_report(report: Mapping[str, Any], folder: Path, run: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -100,10 +142,11 @@ def result_file(path: Path) -> Path:
 def read_run(file: Path) -> dict[str, Any] | None:
     """The run.json beside a result; None when there is none of this version."""
     try:
-        run = json.loads(file.with_name(RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        run = dict(json.loads(file.with_name(RUN_FILE).read_text(encoding="utf-8")))
+        pydantic.TypeAdapter(_Run).validate_python(run)
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return run if isinstance(run, dict) and run.get("schema") == RUN_SCHEMA else None
+    return run if run.get("schema") == RUN_SCHEMA else None
 
 
 def read_report(file: Path) -> dict[str, Any]:
@@ -115,7 +158,7 @@ def read_report(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"result {file} is not JSON: {error}", remedy="give an audit.json") from None
     schema = report.get("schema") if isinstance(report, dict) else None
-    if schema != SCHEMA or any(key not in report for key in _NEEDED):
+    if schema != SCHEMA or any(key not in report for key in _PARTS):
         raise SettingsError(
             f"result {file} has schema {schema!r}, this version reads {SCHEMA!r}",
             remedy="use the version of splitwire that wrote it, or audit again",

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from auditor.cli import app
 from auditor.combine import combine_audits
-from auditor.report.files import _NEEDED
+from auditor.plan import Plan
 from auditor.results import SCHEMA, Check, Result, plain
 from auditor.statistics.meta import random_effects
 from auditor.verdict import Verdict
 from splitwire.errors import SettingsError
+from splitwire.settings import to_tree
 
 EFFECT = "latent_probe/forward_only/token_top1_effect"
 
@@ -26,12 +27,18 @@ def audit(folder: Path, name: str, value: float, half: float = 0.3, **changes: A
     gate = replace(check, metric="token_top1_gate", lower=None)
     told = ("token", "all", "", "", "", 1, 1, 1)
     result = Result("latent_probe", "forward_only", *told, (replace(check, **changes), gate), {}, {}, ())
-    report = dict.fromkeys(_NEEDED) | {
+    report = {
         "schema": SCHEMA,
         "verdict": plain(Verdict("pass", (), 0, "")),
-        "plan": {"hash": "a", "settings": {"statistics": {"alpha": 0.05}}},
+        "scope": "",
+        "observable": {},
+        "plan": {"name": "p", "hash": "a", "underpowered": False, "settings": to_tree(Plan())},
+        "versions": {},
+        "captured": {"documents_by_split": {}},
         "results": [plain(result)],
         "not_measured": [],
+        "bundles": [],
+        "notes": [],
     }
     file = folder / f"{name}.json"
     file.write_text(json.dumps(report))

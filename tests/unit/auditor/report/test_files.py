@@ -54,7 +54,25 @@ def _with_no_number(report: dict[str, Any]) -> dict[str, Any]:
     return report | {"captured": {"width": float("nan")}}
 
 
-@pytest.mark.parametrize("damage", [_without_results, _with_another_state, _with_no_number])
+def _with(**parts: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda report: report | parts
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without_results,
+        _with_another_state,
+        _with_no_number,
+        _with(captured={}),
+        _with(plan={"name": "p", "hash": "0", "underpowered": False, "settings": {}}),
+        _with(bundles=[{}]),
+        _with(bundles=3),
+        _with(versions=None),
+        _with(notes=7),
+        _with(observable=[]),
+    ],
+)
 def test_a_damaged_result_is_refused_in_one_line(
     report: dict[str, Any], tmp_path: Path, damage: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
