@@ -80,12 +80,12 @@ def _evidence(reasons: Sequence[Tree]) -> list[str]:
 
 
 def _by_text(reasons: Sequence[Tree]) -> list[str]:
-    """Faults of the instrument and of the power, one line a text."""
+    """Faults of the instrument and of the power, one line a text: it comes first, for a terminal may cut the checks."""
     subjects: dict[str, list[str]] = {}
     for reason in reasons:
         if reason["kind"] in ("instrument", "power"):
             subjects.setdefault(_without_numbers(reason["text"]), []).append(reason["subject"])
-    return [f"{_names(names)}: {text}." for text, names in subjects.items()]
+    return [f"{_sentence(text)} Checks: {_names(names)}." for text, names in subjects.items()]
 
 
 def _without_numbers(text: str) -> str:
@@ -96,12 +96,12 @@ def _without_numbers(text: str) -> str:
 
 
 def _names(subjects: Sequence[str]) -> str:
-    """Checks with the metric named once: partition_auc (forward, gradient)."""
+    """Checks with metric and family named once, whatever attacks read them: partition_auc (forward, gradient)."""
     families: dict[str, list[str]] = {}
     for subject in dict.fromkeys(subjects):
         metric, _, family = check_name(subject).partition(" ")
         families.setdefault(metric, []).append(family)
-    return ", ".join(f"{metric} ({', '.join(names)})" for metric, names in families.items())
+    return ", ".join(f"{metric} ({', '.join(dict.fromkeys(names))})" for metric, names in families.items())
 
 
 def _bounds(report: Tree) -> list[str]:

@@ -18,7 +18,9 @@ def test_a_reading_tells_what_was_shown_from_what_is_open_and_says_the_plan_once
     reasons.append({"kind": "plan", "text": "marked", "subject": "small"})
     reading = read(changed)
     assert len(reading.leaks) == shown
-    assert "token_top1_gate (forward, gradient): too little." in reading.undecided
+    assert "Too little. Checks: token_top1_gate (forward, gradient)." in reading.undecided
+    assert any(line.startswith("Uncalibrated: no calibration is given. Checks: ") for line in reading.undecided)
+    assert not any("forward, forward" in line for line in reading.undecided)
     assert len([line for line in reading.undecided if line.startswith("Marked.")]) == 1
     assert " of 9 families." in reading.not_measured
 
