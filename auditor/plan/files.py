@@ -64,7 +64,8 @@ def render_plan(plan: Plan) -> str:
     """The plan as TOML, section by section, every key written out."""
     tree = to_tree(plan)
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
-    parts = [f"# A plan of `auditor audit --plan FILE`. Hash: {plan.hash}", *_lines(plain)]
+    head = f"# A plan of `auditor audit --plan FILE`. Hash: {plan.hash}\n# Its keys: docs/configuration.md, under plan."
+    parts = [head, *_lines(plain)]
     for section, values in tree.items():
         if isinstance(values, dict):
             parts += ["", f"[{section}]", *_lines(values)]
