@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from auditor.attacks import Attack
@@ -12,7 +14,7 @@ from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.auc import best_reading
 from auditor.scorers.partition_rows import plant_direction, read_patterns
-from auditor.views.unit_rows import UnitRowsView, unit_rows_view
+from auditor.views.unit_rows import unit_rows_view
 
 
 class PartitionRowsInstrument:
@@ -40,7 +42,7 @@ class PartitionRowsInstrument:
                 num_parts=2 if view.family == JOINT else 1,
                 group=view.group if dose.mode == "invariant" else None,
             )
-            view = UnitRowsView(**(vars(view) | {"rows": rows}))
+            view = replace(view, rows=rows)
         readings = read_patterns(self._attack, view, silent)
         _, found = best_reading(readings, key, plan, np.random.default_rng(plan.split.seed))
         return [auc_reading("partition_auc", plan.ceilings.partition_auc_ratio, found)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from auditor.attacks import Attack
@@ -28,7 +30,7 @@ class _UnitInstrument:
         self._view, self._key = unit_view(units(material.capture, material.splits), family, plan.split.seed, limit)
 
     def _with_norm(self, norm: np.ndarray) -> UnitView:
-        return UnitView(**(vars(self._view) | {"norm": norm}))
+        return replace(self._view, norm=norm)
 
 
 class PartitionInstrument(_UnitInstrument):

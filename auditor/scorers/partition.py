@@ -8,6 +8,7 @@ ceiling.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -79,7 +80,7 @@ def _twin(
 ) -> tuple[list[UnitScores], UnitKey, Auc]:
     """The same attack where the answers of every frame are dealt out at random, in training and in scoring."""
     real = deal_within_groups(key.real, view.group, generator)
-    shuffled = UnitView(**(vars(view) | {"train_real": real[view.train_units]}))
+    shuffled = replace(view, train_real=real[view.train_units])
     dealt = UnitKey(real, key.split, key.document)
     twins = read_units(attack, shuffled, silent)
     return twins, dealt, best_reading(twins, dealt, plan, generator, TWIN_ALPHA)[1]
@@ -95,7 +96,7 @@ def _control(attack: Attack, view: UnitView, key: UnitKey, plan: Plan, generator
     order = np.argsort(generator.standard_normal(len(view.norm)) + shift * key.real)
     planted = np.empty_like(view.norm)
     planted[order] = np.sort(view.norm)
-    readings = read_units(attack, UnitView(**(vars(view) | {"norm": planted})), silent)
+    readings = read_units(attack, replace(view, norm=planted), silent)
     _, found = best_reading(readings, key, plan, generator)
     return auc_control(
         f"norms dealt out anew at AUC {CONTROL_AUC_RATIO:g}",

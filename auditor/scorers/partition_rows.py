@@ -6,6 +6,8 @@ The joint view gets the same direction in both of its halves.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from auditor.arrays import Flags, Integers, Rows
@@ -37,7 +39,7 @@ def score_partition_rows(attack: Attack, material: Material, family: str, plan: 
     chosen, found = best_reading(readings, key, plan, generator)
     progress("its shuffled twin", 0, 0)
     dealt = UnitKey(deal_within_groups(key.real, view.group, generator), key.split, key.document)
-    twins = read_patterns(attack, UnitRowsView(**(vars(view) | {"train_real": dealt.real[view.train_units]})), silent)
+    twins = read_patterns(attack, replace(view, train_real=dealt.real[view.train_units]), silent)
     twin = best_reading(twins, dealt, plan, generator, TWIN_ALPHA)[1]
     progress("its positive control", 0, 0)
     controls = [_control(attack, view, key, plan, generator)]
@@ -106,7 +108,7 @@ def _control(attack: Attack, view: UnitRowsView, key: UnitKey, plan: Plan, gener
         seed=plan.split.seed,
         num_parts=2 if view.family == JOINT else 1,
     )
-    readings = read_patterns(attack, UnitRowsView(**(vars(view) | {"rows": planted})), silent)
+    readings = read_patterns(attack, replace(view, rows=planted), silent)
     found = best_reading(readings, key, plan, generator)[1]
     return auc_control(
         f"{CONTROL_COVERAGE_RATIO:.0%} of real rows turned to one direction",

@@ -13,6 +13,7 @@ bit. Labels and answers are never touched.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed:
         frame = view.group[decoys[of_frame[:1]]]
         turned = _reflected(view.rows[drawn[of_frame]], np.random.default_rng([seed, 3, *frame]))
         rows[decoys[of_frame]], norm[decoys[of_frame]] = turned, row_norms(turned)
-    return LinkageView(**(vars(view) | {"rows": rows, "norm": norm}))
+    return replace(view, rows=rows, norm=norm)
 
 
 def _codes(tokens: Integers, width: int, seed: int) -> tuple[Rows, Integers]:

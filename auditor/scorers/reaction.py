@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ class ReactionScoring:
         generator = np.random.default_rng(plan.split.seed)
         chosen, found = self._read(view, key, generator)
         dealt = deal_within_groups(key.real, view.group, generator)
-        twin_view = ReactionView(**(vars(view) | {"train_real": dealt[view.train_units]}))
+        twin_view = replace(view, train_real=dealt[view.train_units])
         twin = self._read(twin_view, UnitKey(dealt, key.split, key.document), generator, TWIN_ALPHA)[1]
         control = self._planted(view, key, generator)
         negative = self._negative(generator)
@@ -212,8 +212,8 @@ class ReactionScoring:
         lean = _CONTROL_SHIFT * key.real
         spread = float(view.projection.std()) or 1.0
         noise = generator.standard_normal(len(lean))
-        copy = {"projection": spread * (noise + lean), "cosine": np.tanh(noise + lean)}
-        found = self._read(ReactionView(**(vars(view) | copy)), key, generator)[1]
+        copy = replace(view, projection=spread * (noise + lean), cosine=np.tanh(noise + lean))
+        found = self._read(copy, key, generator)[1]
         return auc_control("reactions drawn anew at AUC 0.65", found, self._plan.ceilings.partition_auc_ratio)
 
     def _negative(self, generator: np.random.Generator) -> Auc | None:

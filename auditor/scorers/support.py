@@ -8,6 +8,7 @@ answers of every frame are dealt out at random: it may be right by chance alone,
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from auditor.scorers.auc import deal_within_groups
 from auditor.scorers.planting import plant_zeros
 from auditor.statistics.binomial import clopper_pearson
 from auditor.verdict import TWIN_ALPHA, control_blockers, judge
-from auditor.views.units import UnitView, unit_view, units
+from auditor.views.units import unit_view, units
 
 _NUM_MAPPED = 8
 
@@ -34,7 +35,7 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
     predicted = attack.run(view, None, progress)
     exact, num_groups = exact_groups(predicted, key.real, view.group)
     zeros = plant_zeros(view.norm, key.real, view.group, coverage_ratio=1.0, seed=plan.split.seed)
-    planted = UnitView(**(vars(view) | {"norm": zeros}))
+    planted = replace(view, norm=zeros)
     found = exact_groups(attack.run(planted, None, progress), key.real, view.group)[0] == num_groups
     control = Control("decoy gradients of a copy set to zero", float(num_groups), found)
     dealt = deal_within_groups(key.real, view.group, np.random.default_rng(plan.split.seed))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,11 @@ class MetadataView:
 
     def with_values(self, values: FloatArray) -> MetadataView:
         """The same steps with other sizes and times: a planted leak."""
-        return MetadataView(**(vars(self) | {"values": values}))
+        return replace(self, values=values)
 
     def with_answers(self, positive: Flags) -> MetadataView:
         """The same steps with other answers [S]: the shuffled twin."""
-        return MetadataView(**(vars(self) | {"train_positive": positive[self.train_units]}))
+        return replace(self, train_positive=positive[self.train_units])
 
 
 @dataclass(frozen=True, eq=False)

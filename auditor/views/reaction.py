@@ -11,7 +11,7 @@ Shapes: M rows of the capture, U units (rows of gram frames, sequences of a tran
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ReactionView:
             values = getattr(self, name).copy()
             values[chosen] += deviations * (float(values.std()) or 1.0)
             moved[name] = values
-        return ReactionView(**(vars(self) | moved))
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, eq=False)

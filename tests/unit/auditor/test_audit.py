@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ SMALL = Plan(
     ),
     calibration=CalibrationSettings(coverages=(1.0,), modes=("coordinate",), repetitions=1, max_frames=0),
 )
-EVERY = Plan(**(vars(SMALL) | {"attacks": Plan().attacks}))
+EVERY = replace(SMALL, attacks=Plan().attacks)
 NO_PROBES = Plan(
     name="no-probes",
     scope=("forward_only", "gradient_only"),
@@ -102,7 +103,7 @@ def test_a_token_leak_in_the_forward_rows_fails_and_its_twin_is_silent(make_run:
 def test_a_result_says_which_arms_trained_for_fewer_epochs(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=60)
     probe = ProbeSettings(restarts=1, epochs=3, batch_rows=128, max_rows_trained=1)
-    plan = Plan(**(vars(SMALL) | {"attacks": ("latent_probe",), "families": ("forward_only",), "probe": probe}))
+    plan = replace(SMALL, attacks=("latent_probe",), families=("forward_only",), probe=probe)
     arms = "coordinate_plus_invariants/0, invariant_only/0, invariant_graph/0"
     note = f"trained for 1 of 3 epochs, as probe.max_rows_trained demands: {arms}"
     assert note in run_audit([run.bundle], key=run.key, plan=plan)["results"][0]["notes"]
@@ -110,7 +111,7 @@ def test_a_result_says_which_arms_trained_for_fewer_epochs(make_run: Callable[..
 
 def test_a_shown_leak_fails_under_a_marked_plan_and_a_gate_alone_does_not(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=400, leak=1.5)
-    plan = Plan(**(vars(SMALL) | {"name": "cheap", "underpowered": True, "families": ("forward_only",)}))
+    plan = replace(SMALL, name="cheap", underpowered=True, families=("forward_only",))
     report = run_audit([run.bundle], key=run.key, plan=plan)
     gate = check(report, "latent_probe", "forward_only", "gate")
     assert gate["state"] == "inconclusive"
@@ -186,7 +187,7 @@ def test_families_that_nothing_measured_are_listed(make_run: Callable[..., Any])
 
 def test_an_underpowered_plan_never_passes(make_run: Callable[..., Any]) -> None:
     run = make_run(gradient="hidden", frames=900)
-    plan = Plan(**(vars(NO_PROBES) | {"name": "cheap", "underpowered": True}))
+    plan = replace(NO_PROBES, name="cheap", underpowered=True)
     report = run_audit([run.bundle], key=run.key, plan=plan)
     assert report["verdict"]["state"] == "inconclusive"
     assert check(report, "row_norm", "gradient_only")["state"] == "inconclusive"
@@ -195,7 +196,7 @@ def test_an_underpowered_plan_never_passes(make_run: Callable[..., Any]) -> None
 def test_a_ceiling_of_the_plan_is_what_decides(make_run: Callable[..., Any]) -> None:
     """With so high a ceiling no dose could fail the check: it is no leak, and without a ladder no pass either."""
     run = make_run(gradient="open", frames=40)
-    plan = Plan(**(vars(NO_PROBES) | {"ceilings": Ceilings(exact_support_frames=40), "attacks": ("gradient_support",)}))
+    plan = replace(NO_PROBES, ceilings=Ceilings(exact_support_frames=40), attacks=("gradient_support",))
     found = check(run_audit([run.bundle], key=run.key, plan=plan), "gradient_support", "gradient_only")
     assert found["state"] == "inconclusive"
     assert [reason["text"] for reason in found["reasons"]] == ["uncalibrated: no calibration is given"]
@@ -235,10 +236,8 @@ def test_silent_rows_pass_the_token_gate_within_their_scope_when_there_is_power(
     make_run: Callable[..., Any], calibration_of: Callable[..., Any]
 ) -> None:
     run = make_run(gradient="none", frames=1400, vocabulary=60)
-    plan = Plan(
-        **(vars(SMALL) | {"name": "forward", "families": ("forward_only",), "scope": ("forward_only",)})
-        | {"attacks": ("latent_probe",)}
-    )
+    families = ("forward_only",)
+    plan = replace(SMALL, name="forward", families=families, scope=families, attacks=("latent_probe",))
     naked = make_run(gradient="none", frames=400, vocabulary=60, leak=6.0, seed=2)
     ladders = calibration_of(run, plan)
     report = run_audit([run.bundle], key=run.key, plan=plan, calibration=ladders, control=[naked.bundle])

@@ -78,10 +78,8 @@ def test_a_larger_gradient_alone_is_no_reaction_and_zero_decoys_are_named(tmp_pa
 
 
 def test_passive_attacks_do_not_read_an_active_bundle(tmp_path: Path) -> None:
-    plan = Plan(
-        **(vars(PLAN) | {"attacks": ("row_norm", "perturbation_response"), "families": ("gradient_only",)})
-        | {"scope": ("gradient_only",)}
-    )
+    families = ("gradient_only",)
+    plan = replace(PLAN, attacks=("row_norm", "perturbation_response"), families=families, scope=families)
     report = _audit(tmp_path, replace(ACTIVE, frames=40), plan)
     assert report["captured"]["frames"] == 0
     assert any("active tap" in note for note in report["notes"])

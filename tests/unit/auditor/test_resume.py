@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_two_audits_write_equal_bytes_and_their_times_apart(run: Any, tmp_path: 
 
 def test_a_killed_audit_resumes_to_the_same_bytes(run: Any, tmp_path: Path) -> None:
     """Killed as soon as one part is on disk, in a real process."""
-    slow = Plan(**(vars(PLAN) | {"probe": ProbeSettings(probes=("invariant_only",), restarts=1, epochs=12)}))
+    slow = replace(PLAN, probe=ProbeSettings(probes=("invariant_only",), restarts=1, epochs=12))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert CliRunner().invoke(app, arguments(run, tmp_path, whole, slow)).exit_code == 1
     program = [sys.executable, "-c", "from auditor.cli import main; main()", *arguments(run, tmp_path, broken, slow)]
@@ -111,9 +112,9 @@ def test_parts_of_another_audit_are_refused_with_what_differs(
     run: Any, make_run: Callable[..., Any], tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts, plan, bundle = tmp_path / "parts", PLAN, run.bundle
-    cheap = Plan(**(vars(PLAN) | {"attacks": ("gradient_support",)}))
+    cheap = replace(PLAN, attacks=("gradient_support",))
     run_audit([run.bundle], key=run.key, plan=cheap, parts=parts)
-    plan = Plan(**(vars(cheap) | {"name": "other"})) if what == "plan_hash" else cheap
+    plan = replace(cheap, name="other") if what == "plan_hash" else cheap
     if what == "bundles":
         bundle = make_run(frames=60, gradient="open", seed=2).bundle
     if what == "versions":
@@ -123,7 +124,7 @@ def test_parts_of_another_audit_are_refused_with_what_differs(
 
 
 def test_a_damaged_part_is_refused(run: Any, tmp_path: Path) -> None:
-    parts, cheap = tmp_path / "parts", Plan(**(vars(PLAN) | {"attacks": ("gradient_support",)}))
+    parts, cheap = tmp_path / "parts", replace(PLAN, attacks=("gradient_support",))
     run_audit([run.bundle], key=run.key, plan=cheap, parts=parts)
     (parts / "gradient_support.gradient_only.json").write_text('{"kind": "result"}')
     with pytest.raises(SettingsError, match=r"gradient_support/gradient_only was changed or damaged"):
@@ -131,7 +132,7 @@ def test_a_damaged_part_is_refused(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_bundle_in_another_place_gives_the_same_bytes(run: Any, tmp_path: Path) -> None:
-    cheap = Plan(**(vars(PLAN) | {"attacks": ("gradient_support", "row_norm")}))
+    cheap = replace(PLAN, attacks=("gradient_support", "row_norm"))
     shutil.copytree(run.bundle, tmp_path / "elsewhere" / run.bundle.name)
     copy = run_audit([tmp_path / "elsewhere" / run.bundle.name], key=run.key, plan=cheap)
     assert json.dumps(copy) == json.dumps(run_audit([run.bundle], key=run.key, plan=cheap))

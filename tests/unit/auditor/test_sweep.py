@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_leaked_gauges_show_what_the_wire_did_not(make_run: Callable[..., Any], 
 def test_a_sweep_alone_measures_no_family(make_run: Callable[..., Any]) -> None:
     """It has no check, so it can stand for none."""
     run = make_run(gradient="none", frames=60)
-    plan = Plan(**(vars(PLAN) | {"attacks": ("compromise_sweep",)}))
+    plan = replace(PLAN, attacks=("compromise_sweep",))
     report = run_audit([run.bundle], key=run.key, plan=plan)
     assert report["verdict"]["state"] == "inconclusive"
     assert any(r["kind"] == "not_measured" and r["subject"] == FORWARD_ONLY for r in report["verdict"]["reasons"])
