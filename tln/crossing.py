@@ -222,13 +222,13 @@ class Crossing:
         return Outgoing(messages, Route(context.step, header.hop, channels_pb2.HOP_RETURN), rows, context, truth)
 
     def outgoing_gradient(self, released: torch.Tensor, context: StepContext) -> Outgoing:
-        """The BACKWARD frame of a gradient that the policy has released."""
+        """The BACKWARD frame of a gradient [B, T, D] that the policy has released."""
         header = stack_pb2.FrameHeader(hop=channels_pb2.HOP_BACKWARD, step=context.step, dtype=self._request_dtype)
         route = Route(context.step, header.hop, channels_pb2.HOP_INPUT_GRADIENT)
         return Outgoing(self._encode(header, released), route, released)
 
     def released(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """What the policy lets cross of a gradient; asked once a step. SettingsError without a policy."""
+        """What the policy lets cross of a gradient [B, T, D]; asked once a step. SettingsError without a policy."""
         if self.policy is None:
             raise SettingsError(
                 "a gradient is due and no gradient policy is set", remedy="choose a policy in the [gradient] section"

@@ -40,7 +40,7 @@ class Auc:
 
 
 def plain_auc(scores: FloatArray, positive: NDArray[np.bool_]) -> float | None:
-    """AUC without uncertainty; None when one class is missing."""
+    """AUC of `scores` [rows] for `positive` [rows] without uncertainty; None when one class is missing."""
     wins, pairs = _count_pairs(scores[positive], scores[~positive])
     return wins / pairs if pairs else None
 
@@ -94,7 +94,7 @@ def pair_matrices(
 
 
 def roc_points(scores: FloatArray, positive: NDArray[np.bool_], num_points: int = 64) -> list[tuple[float, float]]:
-    """At most `num_points` (false positive, true positive) ratios of the ROC curve, for a plot."""
+    """At most `num_points` (false positive, true positive) ratios of the ROC curve of `scores` [rows], for a plot."""
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(positive[order]) / max(1, int(positive.sum()))
     alarms = np.cumsum(~positive[order]) / max(1, int((~positive).sum()))

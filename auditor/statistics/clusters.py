@@ -36,7 +36,7 @@ def cluster_sums(values: FloatArray, index: NDArray[np.int64], num_clusters: int
 
 
 def correlation(values: FloatArray, clusters: IntArray) -> Correlation:
-    """One-way ANOVA estimate of the ICC of `values`, for unequal cluster sizes (Donner 1986), and 1 + (m - 1) ICC.
+    """One-way ANOVA ICC of `values` [rows], for unequal cluster sizes (Donner 1986), and 1 + (m - 1) ICC.
 
     m is the size-weighted mean cluster size, sum m_i^2 / sum m_i: the right one for the variance of a pooled mean.
     """
@@ -66,7 +66,9 @@ def cautious_design_effect(hits: FloatArray, clusters: IntArray) -> float:
 
 
 def merge_clusters(index: NDArray[np.int64], num_clusters: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """At most `limit` clusters, by joining whole ones: valid, a little conservative, and bounded in cost."""
+    """The cluster of each row [rows], of at most `limit`, by joining whole ones: valid, a little conservative, and
+    bounded in cost.
+    """
     if num_clusters <= limit:
         return index, num_clusters
     return index % limit, limit

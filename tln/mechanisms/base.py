@@ -75,7 +75,7 @@ class Mechanism(nn.Module):
         return frame
 
     def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:  # noqa: ARG002 - default
-        """Undoes `protect` on returned rows."""
+        """Undoes `protect` on returned rows [N, R, D]."""
         return rows
 
     def absorb(self, frame: ProtectedFrame) -> None:

@@ -28,15 +28,15 @@ class Gauge(Mechanism):
         raise NotImplementedError
 
     def act(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
-        """Rows under the gauge."""
+        """Rows [N, R, D] under the gauge; `secret` is what `draw` gave."""
         raise NotImplementedError
 
     def undo(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
-        """FORWARD or RETURN rows without it."""
+        """FORWARD or RETURN rows [N, R, D] without it."""
         raise NotImplementedError
 
     def undo_gradient(self, rows: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
-        """BACKWARD or INPUT_GRADIENT rows without it."""
+        """BACKWARD or INPUT_GRADIENT rows [N, R, D] without it."""
         return self.undo(rows, secret)
 
     def move_truth(self, truth: RowTruth | None, secret: torch.Tensor) -> RowTruth | None:  # noqa: ARG002 - default
@@ -50,5 +50,5 @@ class Gauge(Mechanism):
         return ProtectedFrame(self.act(frame.rows, secret), self.move_truth(frame.truth, secret))
 
     def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """Undoes the gauge of the step on returned rows."""
+        """Undoes the gauge of the step on returned rows [N, R, D]."""
         return self.undo(rows, context.stash.pop(self.name))

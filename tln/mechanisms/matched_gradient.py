@@ -52,7 +52,7 @@ class MatchedGradient(Mechanism):
         return not self.pool.is_full
 
     def absorb_gradient(self, gradient: torch.Tensor) -> None:
-        """Puts every unit that bears loss into the pool, scaled to a frame of typical norm 1."""
+        """Puts every unit of [N, R, D] that bears loss into the pool, scaled to a frame of typical norm 1."""
         units = self._units(gradient)
         bearing = units.any(dim=-1)
         scaled = units / _typical_norm(units, bearing)[:, None, None]
@@ -66,7 +66,7 @@ class MatchedGradient(Mechanism):
         return filled
 
     def fill(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
-        """The gradient with its zero units drawn from earlier real ones; real units then enter the pool."""
+        """The gradient [N, R, D] with its zero units drawn from earlier real ones; real units then enter the pool."""
         units = self._units(gradient)
         bearing = units.any(dim=-1)
         num, size = bearing.shape

@@ -63,7 +63,7 @@ class Mixup(PooledMechanism):
         return ProtectedFrame(self.share * frame.rows + partners, frame.truth)
 
     def restore(self, rows: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """(row - partner's part) / share."""
+        """(row - partner's part) / share, of rows [N, R, D]."""
         partners: torch.Tensor = context.stash.pop(self.name)
         return (rows - partners) / self.share
 

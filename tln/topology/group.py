@@ -70,12 +70,12 @@ class GroupCrossing(Crossing):
         self._pool.shutdown()
 
     def exchange_rows(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
-        """Each member sends its part; the answers joined."""
+        """Each member sends its part of rows [B, T, D]; their answers joined."""
         parts = zip(self.members, self.split(rows), strict=True)
         return self._send_all([member.outgoing_rows(part, context, truth) for member, part in parts], context.step)
 
     def exchange_gradient(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """The same for a gradient, which the policy releases once for all."""
+        """The same for a gradient [B, T, D], which the policy releases once for all."""
         parts = zip(self.members, self.split(self.released(gradient, context)), strict=True)
         return self._send_all([member.outgoing_gradient(part, context) for member, part in parts], context.step)
 

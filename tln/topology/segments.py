@@ -49,12 +49,12 @@ class SegmentsCrossing(GroupCrossing):
         self.members[1].flush()
 
     def exchange_rows(self, rows: torch.Tensor, context: StepContext, truth: RowTruth | None) -> torch.Tensor:
-        """Rows to the first node and what it returns; the second is crossed by itself."""
+        """Rows [B, T, D] to the first node and what it returns; the second is crossed by itself."""
         first = self.members[0]
         return first.send(first.outgoing_rows(rows, context, truth))
 
     def exchange_gradient(self, gradient: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """A gradient back through the first node."""
+        """A gradient [B, T, D] back through the first node."""
         first = self.members[0]
         return first.send(first.outgoing_gradient(first.released(gradient, context), context))
 

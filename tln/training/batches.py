@@ -57,7 +57,10 @@ def demand_of(pipeline: nn.Module, num_real: int) -> BatchDemand:
 def make_batch(
     demand: BatchDemand, real: torch.Tensor, members: torch.Tensor, block_tokens: int, run_key: RunKey, step: int
 ) -> StepBatch:
-    """The blocks `real` and what the demand adds to them. `step` is the number of the training step."""
+    """The blocks `real` [G x blocks a group] and what the demand adds to them out of `members`, all as block numbers.
+
+    `step` is the number of the training step.
+    """
     if demand.num_replayed:
         stream = run_key.stream(ORDER_SCOPE, step, "replayed-blocks")
         groups = real.view(demand.num_groups, -1)

@@ -4,7 +4,7 @@ The gradient clip may be a multiple of it. It is computed here alone, with the u
 output of the delegated layers where real layers run, and by the identity on the protected latent rows for the gram
 stack. Nothing crosses, nothing private is read, so the clip that follows tells nothing.
 
-Shapes: N blocks, T positions, R rows.
+Shapes: N blocks, T positions, H hidden width, D width of a row that crosses.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def median_gradient_norm(
     *,
     is_latent: bool,
 ) -> float:
-    """The median L2 norm of a row's gradient with respect to what the untrusted node would return."""
+    """The median L2 norm of a row's gradient with respect to what the untrusted node would return.
+
+    `targets` [N, T, H] are those of the public blocks. SettingsError without public text.
+    """
     if blocks is None or targets is None:
         raise SettingsError(
             "gradient.clip_multiple needs public text to calibrate on",

@@ -85,10 +85,10 @@ class Stack(Protocol):
         """Number of scalars that an optimizer step changes."""
 
     def forward(self, rows: torch.Tensor, call: ForwardCall) -> torch.Tensor:
-        """Output rows of the same shape. Mode "train" keeps the graph until `backward` or `discard` of the step."""
+        """Output of rows [B, T, D], of the same shape. Mode "train" keeps the graph until `backward` or `discard`."""
 
     def backward(self, step: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient with respect to the input rows of a kept step; parameter gradients add up. StateError otherwise."""
+        """Gradient [B, T, D] with respect to the rows of a kept step, else StateError; parameter gradients add up."""
 
     def discard(self, step: int) -> None:
         """Drops the graph of a kept step. StateError if it is not kept."""
