@@ -146,14 +146,18 @@ def best_reading(
     alpha: float | None = None,
     *,
     one_kind: str = "the test documents hold only real rows or only decoys",
+    chosen_on: Sequence[int] = (SELECT,),
 ) -> tuple[UnitScores, Auc]:
-    """The reading that is best on select, and its AUC on test. `one_kind` says that test units are all of one kind."""
-    select, test = key.split == SELECT, key.split == TEST
+    """The reading that is best on select, and its AUC on test. `one_kind` says that test units are all of one kind.
 
-    def on_select(reading: UnitScores) -> float:
-        return plain_auc(reading.scores[select], key.real[select]) or 0.0
+    `chosen_on`: other splits to choose on. Train may be one of them where a unit is scored without its own answer.
+    """
+    chooses, test = np.isin(key.split, chosen_on), key.split == TEST
 
-    chosen = max(readings, key=on_select)
+    def where_chosen(reading: UnitScores) -> float:
+        return plain_auc(reading.scores[chooses], key.real[chooses]) or 0.0
+
+    chosen = max(readings, key=where_chosen)
     found = clustered_auc(
         chosen.scores[test],
         key.real[test],

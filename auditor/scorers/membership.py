@@ -1,7 +1,8 @@
 """Scores the membership question: AUC, and members found at 1 % false positives, over the test documents.
 
-A candidate is a document, and the unit of uncertainty. The reading is chosen on select; canaries take no part in the
-numbers. In the twin membership is dealt out at random within each split. Controls:
+A candidate is a document, and the unit of uncertainty. The reading is chosen on train and select, where no document is
+scored by a regression that has seen it; canaries take no part in the numbers. In the twin membership is dealt out at
+random within each split. Controls:
 
     transformer   canary documents that the trusted node put many times into training must be told from canaries that it
                   held out, by the same scores; and measures of members that were moved by half of their spread
@@ -25,7 +26,7 @@ from auditor.attacks.base import UnitScores
 from auditor.attacks.membership import Membership
 from auditor.attacks.parts.measures import Measures
 from auditor.evidence.material import Material
-from auditor.evidence.splits import TEST
+from auditor.evidence.splits import SELECT, TEST, TRAIN
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result, finite
@@ -96,10 +97,10 @@ def membership_result(
 def read_members(
     measures: Measures, key: MembershipKey, plan: Plan, alpha: float | None = None
 ) -> tuple[UnitScores, Auc]:
-    """The best reading on select, and its AUC on test."""
+    """The best reading on train and select, and its AUC on test. Select alone holds too few documents to choose on."""
     generator = np.random.default_rng(plan.split.seed)
     units = without_canaries(key)
-    chosen, found = best_reading(measures.scores(), units, plan, generator, alpha)
+    chosen, found = best_reading(measures.scores(), units, plan, generator, alpha, chosen_on=(TRAIN, SELECT))
     test = units.split == TEST
     return chosen, not_by_luck(found, chosen.scores[test], units.real[test], alpha or plan.statistics.alpha)
 
