@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from auditor.combine import Combination
 
 
+_PREDICTION = "where another run may lie"
+
+
 def command(
     results: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="audit.json of two or more audits.")],
     *,
@@ -50,7 +53,7 @@ def _print(combination: Combination, alpha: float) -> None:
     rows = [
         ("DerSimonian-Laird", found.interval, "too narrow with few runs"),
         ("Hartung-Knapp", found.hartung_knapp_modified, "the one to quote"),
-        ("prediction", found.prediction, "where another run may lie"),
+        ("prediction", found.prediction, _PREDICTION if found.prediction else f"{_PREDICTION}: needs three runs"),
     ]
     for name, interval, meaning in rows:
         shown = "-" if interval is None else f"{show(interval.lower, unit)} to {show(interval.upper, unit)}"

@@ -78,8 +78,8 @@ def _markdown(compared: Compared, plan: Plan, rated: Mapping[tuple[str, str, str
         "positions",
         *titles,
         *(["DCS"] if rated else []),
-        "s a text",
-        "s once",
+        "seconds a text",
+        "seconds to fit, once",
     ]
     lines = [
         f"# Comparison of inversion attacks under the plan {plan.name} ({plan.hash[:12]})",

@@ -70,11 +70,11 @@ def measure(model: Any, texts: Sequence[Integers], settings: PafSettings, progre
     found: list[list[tuple[Factor, bool]]] = [[] for _ in layers]
     widths: dict[int, tuple[int, int]] = {}
     for number, text in enumerate(texts):
-        progress("taking Jacobians", number, len(texts))
         ids = torch.from_numpy(text)[None].to(model.device)
         calls = record_calls(layers, partial(body, ids, use_cache=False))
         rows = torch.randperm(len(text), generator=generator)[: settings.rows].tolist()
         for place, (layer, call) in enumerate(zip(layers, calls, strict=True)):
+            progress("taking Jacobians", number * len(layers) + place, len(texts) * len(layers))
             if layer.kind == "linear" and found[place]:
                 continue
             for spectrum, width, is_exact in _spectra(layer, call, rows, settings, generator):

@@ -79,6 +79,7 @@ def test_two_runs_have_no_prediction_and_other_plans_are_noted(tmp_path: Path) -
     printed = json.loads(invoke("combine", *files, "--json").output)
     assert printed["intervals_pp"]["prediction"] is None
     assert "different plans" in printed["notes"][0]
+    assert "where another run may lie: needs three runs" in invoke("combine", *files).output
 
 
 @pytest.mark.parametrize(
