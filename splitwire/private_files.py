@@ -27,14 +27,27 @@ def make_private_folder(folder: Path) -> None:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Writes a new file 0600; PkiError when it exists."""
+    """Writes a new file 0600; PkiError when it exists or cannot be written."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+        create_file(path, content, mode=_FILE_MODE)
     except FileExistsError:
         raise PkiError(f"{path} exists already and is not overwritten", remedy="choose a new folder") from None
     except OSError as error:
-        raise PkiError(f"{path} cannot be written: {error.strerror}", remedy="check the folder") from None
-    _write_and_sync(descriptor, content)
+        raise PkiError(
+            f"{path} cannot be written: {error.strerror}", remedy="check the folder, its owner and the disk"
+        ) from None
+
+
+def create_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Writes a new file, and takes it away when it cannot be written whole. OSError passes through, FileExistsError when
+    there is one.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        _write_and_sync(descriptor, content)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def replace_private_file(path: Path, content: bytes) -> None:

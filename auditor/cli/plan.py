@@ -20,10 +20,10 @@ def init(
     from auditor.plan import BUILT_IN
     from auditor.plan.files import render_plan
     from splitwire.errors import SettingsError
+    from splitwire.private_files import create_file
 
     try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(render_plan(BUILT_IN["quick" if quick else "default"]))
+        create_file(file, render_plan(BUILT_IN["quick" if quick else "default"]).encode())
     except FileExistsError:
         raise SettingsError(f"plan {file} exists already", remedy="name another file") from None
     except OSError as error:

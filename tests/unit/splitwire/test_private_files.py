@@ -30,6 +30,20 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"one"
 
 
+def test_a_new_file_that_cannot_be_written_whole_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a key or of a plan would pass for the whole."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(PkiError, match=r"a cannot be written: No space left"):
+        private_files.write_private_file(tmp_path / "a", b"one")
+    with pytest.raises(OSError, match="No space left"):
+        private_files.create_file(tmp_path / "b", b"two")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_replacement_leaves_the_old_file_and_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
