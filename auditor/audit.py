@@ -31,6 +31,7 @@ from auditor.results import SCHEMA, plain
 from auditor.runlog import RunLog
 from auditor.store import Store
 from auditor.verdict import decide
+from auditor.words import UNREAD
 from splitwire.bundles.manifest import software_versions
 from splitwire.settings import to_tree
 from splitwire.v1 import stack_pb2
@@ -123,10 +124,16 @@ def _unread(capture: Capture, plan: Plan) -> list[str]:
     """
     reads_texts = any(ATTACKS[name].question == "prompt" for name, _ in plan_pairs(plan))
     return [
-        f"{count} FORWARD frames of the mode {mode_name(mode)} were not attacked: name it in compute_modes"
+        f"{count} FORWARD frames of the mode {mode_name(mode)} {UNREAD}: {_reader_of(mode)}"
         for mode, count in sorted(capture.skipped.items())
         if mode != stack_pb2.COMPUTE_MODE_CACHED or not reads_texts
     ]
+
+
+def _reader_of(mode: int) -> str:
+    """What of a plan reads frames of this mode."""
+    named = "name it in compute_modes"
+    return f"{named}, or an inversion attack in attacks" if mode == stack_pb2.COMPUTE_MODE_CACHED else named
 
 
 def _captured(capture: Capture, splits: Splits) -> dict[str, Any]:

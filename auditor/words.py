@@ -15,6 +15,7 @@ OUT_OF_SCOPE = "the plan leaves it out of its scope"
 UNDERPOWERED = "under-powered"
 UNCALIBRATED = "uncalibrated"
 UNFOUND = f"{UNCALIBRATED}: no dose"
+UNREAD = "were not attacked"
 NO_CONTROL = "no representation-matched control"
 SHORT_FAMILIES = {
     "forward_only": "forward",

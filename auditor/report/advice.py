@@ -14,7 +14,7 @@ from typing import Any
 from auditor.channels import FAMILIES, JOINT, STATEFUL_REMOTE_STATE
 from auditor.report import remedies
 from auditor.statistics.power import MOST_GROWTH, Observed, growth_needed
-from auditor.words import NO_CONTROL, UNCALIBRATED, UNFOUND
+from auditor.words import NO_CONTROL, UNCALIBRATED, UNFOUND, UNREAD
 
 Tree = Mapping[str, Any]
 
@@ -33,10 +33,6 @@ def reads_above(check: Tree) -> bool:
     """Whether a reading is above its ceiling; the value of a gate, which has an upper bound alone, is that bound."""
     is_gate = check["lower"] is None and check["upper"] is not None
     return check["value"] is not None and check["value"] > check["ceiling"] and not is_gate
-
-
-def _kinds(report: Tree) -> set[str]:
-    return {reason["kind"] for reason in report["verdict"]["reasons"]}
 
 
 def _checks(report: Tree, state: str) -> Iterator[tuple[Tree, Tree]]:
@@ -69,9 +65,10 @@ def _controls(report: Tree) -> list[str]:
 
 
 def _evidence(report: Tree) -> list[str]:
-    if "evidence" not in _kinds(report):
-        return []
-    return ["Give whole evidence: every bundle of the run, closed by its recorder without drops, and its truth.sealed."]
+    texts = [reason["text"] for reason in report["verdict"]["reasons"] if reason["kind"] == "evidence"]
+    unread = [text for text in texts if UNREAD in text]
+    steps = [remedies.WHOLE] if len(unread) < len(texts) else []
+    return [*steps, remedies.READ_ALL] if unread else steps
 
 
 def _instrument(report: Tree) -> list[str]:

@@ -56,6 +56,11 @@ _MATCHED_FRAMES = (
     "Frames of a document resemble those that trained: put clip_noise, permutation and rotation into frame.mechanisms "
     "and raise frame.clip_noise.noise_multiplier; without noise a fresh rotation alone does not hide a block."
 )
+WHOLE = "Give whole evidence: every bundle of the run, closed by its recorder without drops, and its truth.sealed."
+READ_ALL = (
+    "Frames crossed that the plan does not read: the default plan reads those of training, evaluation and generation; "
+    "in a plan of your own, name their mode in compute_modes, and for generation an inversion attack in attacks."
+)
 EVERY_FAMILY = (
     "A pass needs every family that the bundles show an attacker. Put them into families and scope of the plan "
     "(auditor plan init FILE writes one with all of them), and record what the others need."

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from auditor.report import remedies
 from auditor.report.advice import next_steps
 from auditor.results import Check, Result, plain
 from auditor.words import leak_sentence
@@ -85,3 +86,26 @@ def test_what_told_members_is_named_by_what_the_attack_reads(attack: str, senten
     }
     assert leak_sentence(result, check).startswith(sentence)
     assert step in next_steps(report)[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["9 FORWARD frames of the mode cached were not attacked: x"], [remedies.READ_ALL]),
+        (["the bundle is incomplete"], [remedies.WHOLE]),
+        (["the bundle is incomplete", "9 FORWARD frames were not attacked"], [remedies.WHOLE, remedies.READ_ALL]),
+    ],
+)
+def test_whole_evidence_that_the_plan_does_not_read_asks_for_another_plan(
+    texts: list[str], expected: list[str]
+) -> None:
+    report: dict[str, Any] = {
+        "verdict": {
+            "state": "inconclusive",
+            "reasons": [{"kind": "evidence", "text": text, "subject": "bundles"} for text in texts],
+        },
+        "results": [],
+        "captured": {"documents_by_split": {"train": 50, "select": 10, "test": 40}},
+        "plan": {"name": "default", "underpowered": False, "settings": {"statistics": {"min_documents": 20}}},
+    }
+    assert next_steps(report) == expected
