@@ -39,8 +39,8 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 
 def create_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Writes a new file, and takes it away when it cannot be written whole. OSError passes through, FileExistsError when
-    there is one.
+    """Writes a new file, and takes it away when it cannot be written whole. OSError passes through; it is a
+    FileExistsError when there is one.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
