@@ -126,7 +126,7 @@ def connect(
     if isinstance(pipeline, RelayPipeline):
         hops.append(TrustedParts(head, tail, pipeline.second, onward_keys))
     policies = [None if make_policy is None else make_policy(hop) for hop in hops]
-    effective = effective_settings(settings, pipeline, policies)
+    effective = effective_facts(settings, pipeline, policies)
     if continuation is not None and not fresh_noise:
         effective["key_scope"] = continuation.key_scope
     announce(effective["defence"])
@@ -250,7 +250,7 @@ def _relayed(
     return RelayPipeline(first, frame_pipeline(settings, keys, run_key, hidden_width, hop=1), between)
 
 
-def effective_settings(
+def effective_facts(
     settings: TlnSettings, pipeline: FramePipeline, policies: Sequence[GradientPolicy | None]
 ) -> dict[str, Any]:
     """What a bundle tells about the run: settings, their hash, and the defence in force. A policy for each hop."""

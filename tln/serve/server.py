@@ -24,7 +24,7 @@ from splitwire.backbone import identity, load_config, load_generation_config, lo
 from splitwire.errors import SettingsError
 from splitwire.logging import get_logger
 from splitwire.tls import split_address
-from tln.connect import effective_settings, frame_pipeline, recorded, truth_facts
+from tln.connect import effective_facts, frame_pipeline, recorded, truth_facts
 from tln.keys import FrameKeys, RunKey
 from tln.metrics import served
 from tln.recording import open_recording
@@ -56,7 +56,7 @@ def serving(
     config, tokenizer = load_config(settings.model), load_tokenizer(settings.model)
     hidden_width, run_key = int(config.hidden_size), RunKey.generate()
     pipeline = frame_pipeline(settings, FrameKeys(run_key), run_key, hidden_width)
-    effective = effective_settings(settings, pipeline, [None])
+    effective = effective_facts(settings, pipeline, [None])
     announce(effective["defence"])
     head, tail = load_head_and_tail(settings.model)
     model = identity(settings.model)
