@@ -78,7 +78,7 @@ class Comparison:
         store.begin({"plan_hash": self._plan.hash, "versions": versions, "auxiliary": public, **digests})
         found: list[Cell | Failure] = []
         for number, (folder, name) in enumerate(zip(folders, names, strict=True)):
-            found += self._bundle(folder, name, store, _counted(progress, number, len(folders)))
+            found += self._bundle(folder, name, store, _labelled(progress, f"bundle {number + 1}/{len(folders)}, "))
         cells = tuple(part for part in found if isinstance(part, Cell))
         return Compared(cells, tuple(part for part in found if isinstance(part, Failure)))
 
@@ -101,9 +101,10 @@ class Comparison:
                 [folder], key=self._key, truth_files=self._truth_files, trust=self._trust, progress=progress
             )
             with opened_material(evidence, unread, progress) as opened:
-                for number, (attack, family) in enumerate(left):
-                    progress(f"{attack} on {family}", number, len(left))
-                    part = attack_cell(attack, family, name, opened.material, self._plan, progress, self._show)
+                for number, (attack, family) in enumerate(left, start=1):
+                    told = _labelled(progress, f"{number}/{len(left)} {attack} on {family}: ")
+                    told("starting", 0, 0)
+                    part = attack_cell(attack, family, name, opened.material, self._plan, told, self._show)
                     if isinstance(part, Cell):
                         part = store.put(_part(name, attack, family), part, part.seconds_a_text * part.num_texts)
                     done[attack, family] = part
@@ -117,9 +118,11 @@ def _part(bundle: str, attack: str, family: str) -> str:
     return f"{bundle}/{attack}/{family}"
 
 
-def _counted(progress: Progress, number: int, total: int) -> Progress:
+def _labelled(progress: Progress, prefix: str) -> Progress:
+    """Progress of a part of the work; what stands before a colon is told as soon as it changes."""
+
     def show(label: str, done: int, of: int) -> None:
-        progress(f"bundle {number + 1}/{total}: {label}", done, of)
+        progress(prefix + label, done, of)
 
     return show
 

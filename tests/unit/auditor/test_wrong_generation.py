@@ -189,10 +189,11 @@ def test_a_comparison_tells_what_to_do_about_a_bundle(write: Write, tmp_path: Pa
 
 
 def test_a_table_is_written_whole_or_not_at_all(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up between two of the files leaves none of them, and the cells."""
-    generated = write(_texts(5))
+    """A disk that fills up between two of the files leaves none of them, and the cells. Progress names every cell."""
+    generated, told = write(_texts(5)), []
     comparison = Comparison(("nearest_vocabulary",), key=generated.key, plan=PLAN)
-    compared = comparison.run([generated.bundle], tmp_path / "parts", silent)
+    compared = comparison.run([generated.bundle], tmp_path / "parts", lambda label, *_: told.append(label))
+    assert any(label.startswith("bundle 1/1, 1/") and "nearest_vocabulary on forward_only: " in label for label in told)
     written = Path.write_text
 
     def full(path: Path, text: str, **how: Any) -> int:
