@@ -8,16 +8,8 @@ from auditor.attacks import Attack
 from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
-from auditor.scorers.metadata import (
-    CONTROL_BYTES,
-    DELAY_SPREADS,
-    delayed,
-    enlarged,
-    property_views,
-    read_steps,
-    spread_us,
-)
-from auditor.scorers.planting import covered
+from auditor.scorers.metadata import CONTROL_BYTES, DELAY_SPREADS, property_views, read_steps
+from auditor.scorers.planting import covered, plant_bytes, plant_delay, spread_us
 from auditor.views.metadata import MetadataView
 from auditor.views.units import UnitKey
 
@@ -50,5 +42,5 @@ def _dosed(view: MetadataView, key: UnitKey, dose: Dose, seed: int) -> MetadataV
     where[covered(np.flatnonzero(key.real), dose.coverage_ratio, seed)] = True
     delay = DELAY_SPREADS * spread_us(view)
     if delay:
-        return delayed(view, where, dose.amplitude_ratio * delay)
-    return enlarged(view, where, dose.amplitude_ratio * CONTROL_BYTES)
+        return plant_delay(view, where, dose.amplitude_ratio * delay)
+    return plant_bytes(view, where, dose.amplitude_ratio * CONTROL_BYTES)

@@ -13,7 +13,8 @@ from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.auc import best_reading
-from auditor.scorers.partition_rows import plant_direction, read_patterns
+from auditor.scorers.partition_rows import read_patterns
+from auditor.scorers.planting import plant_direction
 from auditor.views.unit_rows import unit_rows_view
 
 

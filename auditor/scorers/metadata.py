@@ -28,6 +28,7 @@ from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
 from auditor.scorers.auc import auc_check, auc_control, best_reading, deal_within_groups, is_above
+from auditor.scorers.planting import delay_column, plant_bytes, plant_delay, spread_us
 from auditor.statistics.auc import Auc, roc_points
 from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
@@ -35,8 +36,6 @@ from auditor.views.metadata import PROPERTIES, MetadataView, joined_steps, metad
 from auditor.views.timeline import timeline
 from auditor.views.units import UnitKey
 
-DELAY_COLUMNS = ("trusted_loss_us", "trusted_before_us")
-"""The trusted node's own time, by choice: a session without BACKWARD has only what comes before FORWARD."""
 DELAY_SPREADS = 2.0
 """Delay of the control, in half-widths of the column (the distance from its median to its 84 % quantile)."""
 CONTROL_BYTES = 16.0
@@ -151,36 +150,6 @@ def read_steps(
     return best_reading(readings, key, plan, generator, alpha, one_kind=_ONE_KIND)
 
 
-def delay_column(view: MetadataView) -> str:
-    """The first delay column that the view has; empty where it has none."""
-    return next((name for name in DELAY_COLUMNS if name in view.names), "")
-
-
-def spread_us(view: MetadataView) -> float:
-    """Half-width of the delay column: from its median to its 84 % quantile; 0 where it is not there."""
-    column = delay_column(view)
-    if not column:
-        return 0.0
-    values = view.values[:, list(view.names).index(column)]
-    return float(np.nanquantile(values, 0.8413) - np.nanmedian(values))
-
-
-def delayed(view: MetadataView, where: Flags, microseconds: float) -> MetadataView:
-    """A copy in which the trusted node takes longer in some steps [S]."""
-    return _added(view, delay_column(view), where, microseconds)
-
-
-def enlarged(view: MetadataView, where: Flags, num_bytes: float) -> MetadataView:
-    """A copy in which FORWARD is longer in some steps [S]."""
-    return _added(view, "forward_bytes", where, num_bytes)
-
-
-def _added(view: MetadataView, column: str, where: Flags, amount: float) -> MetadataView:
-    values = view.values.copy()
-    values[where, list(view.names).index(column)] += amount
-    return view.with_values(values)
-
-
 def _deal(view: MetadataView, key: UnitKey, generator: np.random.Generator, *, by_document: bool) -> Flags:
     """The answers in random order, between documents or between the steps of a session."""
     if not by_document:
@@ -193,15 +162,15 @@ def _controls(
     attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, generator: np.random.Generator
 ) -> tuple[tuple[Control, ...], Auc | None]:
     ceiling = plan.ceilings.property_auc_ratio
-    larger = read_steps(attack, enlarged(view, key.real, CONTROL_BYTES), key, plan, generator)[1]
+    larger = read_steps(attack, plant_bytes(view, key.real, CONTROL_BYTES), key, plan, generator)[1]
     controls = [auc_control(f"{CONTROL_BYTES:g} bytes more where the property holds", larger, ceiling)]
     delay = DELAY_SPREADS * spread_us(view)
     if not delay:
         return tuple(controls), None
-    later = read_steps(attack, delayed(view, key.real, delay), key, plan, generator)[1]
+    later = read_steps(attack, plant_delay(view, key.real, delay), key, plan, generator)[1]
     controls.append(auc_control(f"a delay of {DELAY_SPREADS:g} half-widths where the property holds", later, ceiling))
     anywhere = generator.random(len(key.real)) < 0.5
-    negative = read_steps(attack, delayed(view, anywhere, delay), key, plan, generator, TWIN_ALPHA)[1]
+    negative = read_steps(attack, plant_delay(view, anywhere, delay), key, plan, generator, TWIN_ALPHA)[1]
     return tuple(controls), negative
 
 
@@ -214,8 +183,8 @@ def _limits(attack: Attack, view: MetadataView, key: UnitKey, plan: Plan, *, alr
     delays = [share * spread for share in _SPREAD_LADDER] if spread and not already else []
     sizes = () if already else _BYTE_LADDER
     return {
-        "delay_us": _first_found(attack, key, plan, [(d, delayed(view, key.real, d)) for d in delays]),
-        "size_bytes": _first_found(attack, key, plan, [(b, enlarged(view, key.real, b)) for b in sizes]),
+        "delay_us": _first_found(attack, key, plan, [(d, plant_delay(view, key.real, d)) for d in delays]),
+        "size_bytes": _first_found(attack, key, plan, [(b, plant_bytes(view, key.real, b)) for b in sizes]),
         "half_width_us": spread or None,
     }
 

@@ -10,18 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from auditor.arrays import Flags, Integers, Rows
 from auditor.attacks import Attack
 from auditor.attacks.base import UnitScores
 from auditor.channels import JOINT
 from auditor.evidence.material import Material
-from auditor.evidence.rows import copy_rows, places
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Control, Result
 from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups, reading_values
 from auditor.scorers.partition import CONTROL_AUC_RATIO
-from auditor.scorers.planting import covered
+from auditor.scorers.planting import plant_direction
 from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
 from auditor.views.unit_rows import UnitRowsView, unit_rows_view
@@ -60,37 +58,6 @@ def score_partition_rows(attack: Attack, material: Material, family: str, plan: 
     )
 
 
-def plant_direction(
-    rows: Rows,
-    real: Flags,
-    *,
-    coverage_ratio: float,
-    amplitude_ratio: float,
-    seed: int,
-    num_parts: int = 1,
-    group: Integers | None = None,
-) -> Rows:
-    """A copy of rows [U, W] in which the covered real rows lean to one direction, with the norms that they had.
-
-    `num_parts` equal parts of a row get the same direction each. With groups, each group has a direction of its own.
-    """
-    planted = copy_rows(rows)
-    chosen = covered(np.flatnonzero(real), coverage_ratio, seed) if amplitude_ratio > 0 else np.zeros(0, np.int64)
-    place = np.zeros(len(chosen), np.int64) if group is None else np.unique(group[chosen], return_inverse=True)[1]
-    width = rows.shape[1] // num_parts
-    size = (int(place.max(initial=0)) + 1, width)
-    directions = _unit(np.random.default_rng([seed, 4]).standard_normal(size).astype(np.float32))
-    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
-    for start in range(0, width * num_parts, width):
-        part = planted[:, start : start + width]
-        for piece in places(len(chosen), width):
-            values = part[chosen[piece]]
-            norm = np.linalg.norm(values, axis=1, keepdims=True)
-            turned = keep * _unit(values) + np.float32(amplitude_ratio) * directions[place[piece]]
-            part[chosen[piece]] = norm * _unit(turned)
-    return planted
-
-
 def read_patterns(attack: Attack, view: UnitRowsView, progress: Progress) -> list[UnitScores]:
     """All readings of the attack; NotMeasurableError when it has none."""
     readings: list[UnitScores] = attack.run(view, None, progress)
@@ -115,8 +82,3 @@ def _control(attack: Attack, view: UnitRowsView, key: UnitKey, plan: Plan, gener
         found,
         plan.ceilings.partition_auc_ratio,
     )
-
-
-def _unit(rows: Rows) -> Rows:
-    length: Rows = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-    return rows / length

@@ -1,9 +1,12 @@
 """Plants a leak of known size into a copy of a view, to show that an attack would have found it.
 
-    plant          a token's code into rows
-    plant_norms    what is real into norms
-    plant_zeros    what is real into zeros of the gradient
-    plant_resent   earlier real rows in the place of decoys
+    plant             a token's code into rows
+    plant_norms       what is real into norms
+    plant_zeros       what is real into zeros of the gradient
+    plant_direction   what is real into the direction of rows
+    plant_resent      earlier real rows in the place of decoys
+    plant_delay       a property of steps into the trusted node's own time
+    plant_bytes       the same into the length of FORWARD
 
 The carriers are the first round(coverage * N) of one fixed permutation of a seed (`covered`), and what is put into one
 does not depend on how many there are: larger doses contain smaller ones. A dose of zero gives the same values, bit for
@@ -23,8 +26,11 @@ from auditor.evidence.frames import row_norms
 from auditor.evidence.rows import copy_rows, mapped_rows, places
 from auditor.views.base import FloatArray
 from auditor.views.linkage import LinkageView
+from auditor.views.metadata import MetadataView
 
 _SMALLEST = 1e-30
+DELAY_COLUMNS = ("trusted_loss_us", "trusted_before_us")
+"""The trusted node's own time, by choice: a session without BACKWARD has only what comes before FORWARD."""
 
 
 def covered(carriers: Integers, coverage_ratio: float, seed: int) -> Integers:
@@ -103,6 +109,61 @@ def plant_resent(view: LinkageView, real: Flags, *, coverage_ratio: float, seed:
     return replace(view, rows=rows, norm=norm)
 
 
+def plant_direction(
+    rows: Rows,
+    real: Flags,
+    *,
+    coverage_ratio: float,
+    amplitude_ratio: float,
+    seed: int,
+    num_parts: int = 1,
+    group: Integers | None = None,
+) -> Rows:
+    """A copy of rows [U, W] in which the covered real rows lean to one direction, with the norms that they had.
+
+    `num_parts` equal parts of a row get the same direction each. With groups, each group has a direction of its own.
+    """
+    planted = copy_rows(rows)
+    chosen = covered(np.flatnonzero(real), coverage_ratio, seed) if amplitude_ratio > 0 else np.zeros(0, np.int64)
+    place = np.zeros(len(chosen), np.int64) if group is None else np.unique(group[chosen], return_inverse=True)[1]
+    width = rows.shape[1] // num_parts
+    size = (int(place.max(initial=0)) + 1, width)
+    directions = _unit(np.random.default_rng([seed, 4]).standard_normal(size).astype(np.float32))
+    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
+    for start in range(0, width * num_parts, width):
+        part = planted[:, start : start + width]
+        for piece in places(len(chosen), width):
+            values = part[chosen[piece]]
+            norm = np.linalg.norm(values, axis=1, keepdims=True)
+            turned = keep * _unit(values) + np.float32(amplitude_ratio) * directions[place[piece]]
+            part[chosen[piece]] = norm * _unit(turned)
+    return planted
+
+
+def delay_column(view: MetadataView) -> str:
+    """The first delay column that the view has; empty where it has none."""
+    return next((name for name in DELAY_COLUMNS if name in view.names), "")
+
+
+def spread_us(view: MetadataView) -> float:
+    """Half-width of the delay column: from its median to its 84 % quantile; 0 where it is not there."""
+    column = delay_column(view)
+    if not column:
+        return 0.0
+    values = view.values[:, list(view.names).index(column)]
+    return float(np.nanquantile(values, 0.8413) - np.nanmedian(values))
+
+
+def plant_delay(view: MetadataView, where: Flags, microseconds: float) -> MetadataView:
+    """A copy in which the trusted node takes longer in some steps [S]."""
+    return _added(view, delay_column(view), where, microseconds)
+
+
+def plant_bytes(view: MetadataView, where: Flags, num_bytes: float) -> MetadataView:
+    """A copy in which FORWARD is longer in some steps [S]."""
+    return _added(view, "forward_bytes", where, num_bytes)
+
+
 def _codes(tokens: Integers, width: int, seed: int) -> tuple[Rows, Integers]:
     """Unit codes [C, W], and the code of every row [M], -1 where a row has no token."""
     candidates = np.flatnonzero(tokens >= 0)
@@ -148,3 +209,9 @@ def _rotated(vectors: Rows, generator: np.random.Generator) -> Rows:
 def _unit(rows: Rows) -> Rows:
     length: Rows = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return rows / length
+
+
+def _added(view: MetadataView, column: str, where: Flags, amount: float) -> MetadataView:
+    values = view.values.copy()
+    values[where, list(view.names).index(column)] += amount
+    return view.with_values(values)

@@ -22,7 +22,7 @@ from auditor.channels import FORWARD_ONLY, GRADIENT_ONLY, JOINT
 from auditor.evidence.inputs import open_evidence
 from auditor.evidence.opening import opened_material
 from auditor.plan import Plan, StatisticsSettings
-from auditor.scorers.partition_rows import plant_direction
+from auditor.scorers.planting import plant_direction
 from auditor.statistics.auc import plain_auc
 from auditor.views.unit_rows import UnitRowsView
 from auditor.views.units import UnitView
