@@ -25,6 +25,7 @@ from auditor.attacks.parts.chunks import log_probability_chunks
 from auditor.attacks.parts.probe_data import ProbeData
 from auditor.attacks.parts.row_source import RowsOf, RowSource, pieces
 from auditor.progress import Tick
+from auditor.views.base import NotMeasurableError
 
 _RIDGE_RATIO = 1e-3
 _SMALLEST_SPREAD = 1e-4
@@ -69,7 +70,7 @@ def fit_classes(rows_NK: RowSource, class_N: torch.Tensor, num_classes: int, *, 
     within_KK = (total_KK - between_KK) / max(1, num_rows - num_classes)
     whiten_KK = _whitening(within_KK, spherical=spherical)
     if not spherical:
-        whiten_KK = whiten_KK @ torch.linalg.eigh(whiten_KK.T @ between_KK @ whiten_KK).eigenvectors
+        whiten_KK = whiten_KK @ _eigen(whiten_KK.T @ between_KK @ whiten_KK)[1]
     scatter_K = (whiten_KK.T @ between_KK @ whiten_KK).diagonal()
     scatter_K = scatter_K.mean().expand_as(scatter_K) if spherical else scatter_K
     effective = num_rows - float((count_C**2).sum()) / num_rows
@@ -106,9 +107,18 @@ def _whitening(covariance_KK: torch.Tensor, *, spherical: bool) -> torch.Tensor:
     mean_variance = float(covariance_KK.diagonal().mean())
     if mean_variance <= 0:
         return identity
-    values, vectors = torch.linalg.eigh(mean_variance * identity if spherical else covariance_KK)
+    values, vectors = _eigen(mean_variance * identity if spherical else covariance_KK)
     whiten_KK: torch.Tensor = vectors / (values.clamp_min(0) + _RIDGE_RATIO * mean_variance).sqrt()
     return whiten_KK
+
+
+def _eigen(symmetric_KK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eigenvalues [K] and eigenvectors [K, K]; NotMeasurableError where rows near the largest float leave none."""
+    try:
+        values, vectors = torch.linalg.eigh(symmetric_KK)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        raise NotMeasurableError("some rows are so large that rows of a class have no finite covariance") from None
+    return values, vectors
 
 
 _UNFITTED = ClassModel(*(torch.zeros(0),) * 5)

@@ -14,6 +14,7 @@ from auditor.attacks.linear_probe import LinearProbe
 from auditor.attacks.nearest_centroid import NearestCentroid
 from auditor.attacks.parts.gaussian_classes import fit_classes
 from auditor.plan import ProbeSettings
+from auditor.views.base import NotMeasurableError
 from auditor.views.token import TokenView
 
 FRAMES, ROWS, WIDTH, TOKENS = 120, 20, 8, 12
@@ -98,6 +99,14 @@ def test_a_token_seen_once_is_believed_less_than_one_seen_often() -> None:
     classes = torch.tensor([0] * 400 + [1] + [2] * 400)
     length = fit_classes(rows, classes, 3, spherical=True).mean.norm(dim=1)
     assert length[1] < length[0]
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_rows_without_a_finite_covariance_are_not_measurable(spherical: bool) -> None:
+    """Finite rows may have features that are not; an attack that cannot reckon says so."""
+    rows = torch.full((12, 3), 1e38).square()
+    with pytest.raises(NotMeasurableError, match="no finite covariance"):
+        fit_classes(rows, torch.arange(12) % 3, 3, spherical=spherical)
 
 
 def test_a_sample_of_rows_is_even() -> None:
