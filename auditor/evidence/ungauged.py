@@ -77,12 +77,10 @@ class UngaugedFolder:
         self.problems: list[str] = []
         self._truths = truths
         self._files: dict[str, list[tuple[str, int, Path]]] = {"forward": [], "backward": []}
-        for file in sorted(folder.glob("*/*.safetensors")) if folder.is_dir() else []:
+        for file in _replayed(folder):
             found = _FILE.fullmatch(file.name)
             if found:
                 self._files[found.group(2)].append((file.parent.name, int(found.group(1)), file))
-        if not self._files["forward"]:
-            raise BundleError(f"{folder} holds no rows without gauges", remedy=_REMEDY)
 
     def frames(self, hop: Any, session: str | None = None) -> Iterator[UngaugedFrame]:
         """Frames of one hop in the order of session and step."""
@@ -127,11 +125,18 @@ def opened_ungauged(folder: Path, material: Material, plan: Plan) -> Iterator[tu
 
 
 def ungauged_digest(folder: Path) -> str:
-    """SHA-256 hex over the names and bytes of the files of a replay."""
+    """SHA-256 hex over the names and bytes of the files of a replay; BundleError where the folder holds none."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*/*.safetensors")):
+    for file in _replayed(folder):
         digest.update(f"{file.parent.name}/{file.name} {hash_file(file).sha256}\n".encode())
     return digest.hexdigest()
+
+
+def _replayed(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*/*.safetensors"))
+    if not any((found := _FILE.fullmatch(file.name)) and found.group(2) == "forward" for file in files):
+        raise BundleError(f"{folder} holds no rows without gauges", remedy=_REMEDY)
+    return files
 
 
 def _record(file: Path) -> _Record:

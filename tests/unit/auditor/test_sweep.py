@@ -115,7 +115,8 @@ def test_a_folder_that_is_no_replay_of_this_run_is_refused(
         if fault == "foreign":
             first.rename(first.with_name("00009999-forward.safetensors"))
     with pytest.raises(BundleError, match=message):
-        run_audit([run.bundle], key=run.key, plan=PLAN, ungauged=folder)
+        run_audit([run.bundle], key=run.key, plan=PLAN, ungauged=folder, parts=tmp_path / "parts")
+    assert (tmp_path / "parts").exists() == (fault != "empty")  # known before anything is begun
 
 
 def test_larger_shares_hold_smaller_ones() -> None:
