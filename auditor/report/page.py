@@ -36,6 +36,7 @@ def render_page(report: Mapping[str, Any], run: Mapping[str, Any] | None = None)
         report=report,
         run=run,
         reading=read(report),
+        has_checks=any(result["checks"] for result in report["results"]),
         meanings=_meanings(report["results"]),
         map=svg.support_map(_map(report)),
         map_words=_map_words(_map(report)),

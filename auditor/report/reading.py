@@ -56,6 +56,8 @@ def _headline(report: Tree) -> str:
     states = [check["state"] for result in report["results"] for check in result["checks"]]
     failed, passed, total = states.count("fail"), states.count("pass"), len(states)
     verdict = report["verdict"]["state"]
+    if not total and report["results"]:
+        return "What ran describes and decides nothing: no check was made. This is no sign of safety."
     if not total:
         return "Nothing was attacked: no check could run. This says nothing of what crossed, and is no sign of safety."
     if verdict == "fail":

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from auditor.report.advice import next_steps
+from auditor.report.page import render_page
 from auditor.report.reading import read
 
 
@@ -29,6 +30,10 @@ def test_an_audit_without_a_check_does_not_read_as_reassuring(report: dict[str, 
     changed = json.loads(json.dumps(report)) | {"results": []}
     changed["verdict"] = {"state": "inconclusive", "exit_code": 3, "reasons": []}
     assert "Nothing was attacked" in read(changed).headline
+    changed["results"] = [{**report["results"][0], "attack": "compromise_sweep", "checks": []}]
+    assert "describes and decides nothing" in read(changed).headline
+    assert "<h2>Checks</h2>" not in render_page(changed)
+    assert "<h2>Checks</h2>" in render_page(report)
 
 
 def test_the_number_of_documents_that_an_open_check_needs_falls_out_of_its_interval(report: dict[str, Any]) -> None:
