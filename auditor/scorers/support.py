@@ -23,7 +23,7 @@ from auditor.results import Check, Control, Result
 from auditor.scorers.auc import deal_within_groups
 from auditor.scorers.planting import plant_zeros
 from auditor.statistics.binomial import clopper_pearson
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.units import unit_view, units
 
 _NUM_MAPPED = 8
@@ -42,12 +42,13 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
     twin = exact_groups(predicted, dealt, view.group)[0]
     chance = chance_groups(predicted, key.real, view.group)
     low, high = clopper_pearson(twin, num_groups, TWIN_ALPHA)
-    ceiling = plan.ceilings.exact_support_frames
+    ceiling, num_documents = plan.ceilings.exact_support_frames, len(np.unique(key.document[key.document >= 0]))
+    blockers = power_blockers(plan, num_documents=num_documents, minimum_detectable=0.0, limit=ceiling, unit="frames")
     state, reasons = judge(
         ceiling=ceiling,
         lower=float(exact),
         upper=float(exact),
-        blockers=control_blockers([control]),
+        blockers=[*blockers, *control_blockers([control])],
         chance=chance,
         twin=(num_groups * low, num_groups * high),
         unit="frames",
@@ -62,7 +63,7 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
         knowledge=attack.knowledge,
         given="gradient rows; no labels",
         paper=attack.paper,
-        num_documents=len(np.unique(key.document[key.document >= 0])),
+        num_documents=num_documents,
         num_frames=num_groups,
         num_rows=len(key.real),
         checks=(

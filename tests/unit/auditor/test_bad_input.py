@@ -89,6 +89,14 @@ def test_frames_of_a_mode_that_the_plan_leaves_out_keep_it_from_passing(make_run
         assert (text.format(mode, also) in reasons(report, "evidence")) == is_told
 
 
+def test_a_few_documents_without_exact_zeros_are_no_pass(make_run: Callable[..., Any]) -> None:
+    """They are too few to speak for what will cross."""
+    run = make_run(gradient="hidden", frames=19, documents=19)
+    report = run_audit([run.bundle], key=run.key, plan=dataclasses.replace(PLAN, attacks=("gradient_support",)))
+    (check,) = report["results"][0]["checks"]
+    assert {"kind": "power", "text": "19 test documents, at least 20 are needed", "subject": ""} in check["reasons"]
+
+
 def test_without_truth_there_is_no_number_at_all(make_run: Callable[..., Any]) -> None:
     report = audit(make_run(gradient="open", frames=20, with_truth=False))
     assert report["results"] == []
