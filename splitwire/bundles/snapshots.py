@@ -49,6 +49,7 @@ SNAPSHOT_VERSION = 1
 
 _FILE = re.compile(r"step-\d{8}\.safetensors")
 _METADATA = ("session_hash", "optimizer_step", "last_step")
+_END_OF_STEPS = 1 << 63
 Array = npt.NDArray[Any]
 
 
@@ -288,10 +289,13 @@ def _metadata_of(path: Path) -> tuple[str, int, int]:
     try:
         with safe_open(path, framework="np") as file:
             found = file.metadata() or {}
-        session, optimizer_step, last_step = (found[name] for name in _METADATA)
-        return session, int(optimizer_step), int(last_step)
+        session, *steps = (found[name] for name in _METADATA)
+        optimizer_step, last_step = (int(step) for step in steps)
     except (OSError, SafetensorError, KeyError, ValueError):
         raise _unreadable(path) from None
+    if not (0 <= optimizer_step < _END_OF_STEPS and 0 <= last_step < _END_OF_STEPS):
+        raise _unreadable(path)
+    return session, optimizer_step, last_step
 
 
 def _unreadable(path: Path) -> BundleError:

@@ -105,6 +105,15 @@ def test_a_manifest_that_is_nested_without_end_is_a_problem_not_a_crash(tmp_path
     assert "is not the manifest of snapshots" in " ".join(verify_bundle(folder).problems)
 
 
+@pytest.mark.parametrize("step", [1 << 63, -1])
+def test_a_step_that_no_session_has_is_a_problem_not_a_crash(tmp_path: Path, step: int) -> None:
+    """The untrusted node says it."""
+    writer = writer_of(tmp_path / "s")
+    writer.write({"parameter.weight": np.zeros(2, np.float32)}, optimizer_step=1, last_step=step)
+    writer.close()
+    assert "is not a snapshot" in " ".join(verify_bundle(writer.folder).problems)
+
+
 def test_a_folder_is_used_once_and_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing half-written is left."""
     folder = written(tmp_path / "s")
