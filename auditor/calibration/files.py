@@ -80,11 +80,16 @@ def read_calibration(file: Path) -> Calibration:
     try:
         parts = pydantic.TypeAdapter(tuple[Calibrated, ...]).validate_python(tree["calibrated"])
         plan = tree["plan"]
-        return Calibration(str(plan["hash"]), str(plan["name"]), _representation(tree["representation"]), parts)
+        found = Calibration(str(plan["hash"]), str(plan["name"]), _representation(tree["representation"]), parts)
     except (KeyError, TypeError, ValueError):
-        raise SettingsError(
-            f"calibration {path} was changed or damaged", remedy="calibrate again with auditor calibrate"
-        ) from None
+        raise _damaged(path) from None
+    if not all(ladder.is_consistent for part in parts for ladder in part.ladders):
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> SettingsError:
+    return SettingsError(f"calibration {path} was changed or damaged", remedy="calibrate again with auditor calibrate")
 
 
 def _refuse_constant(name: str) -> None:

@@ -60,6 +60,14 @@ class Ladder:
         """Whether a dose was found with power, and one would have failed the check."""
         return self.onset_coverage_ratio is not None and self.break_coverage_ratio is not None
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether onset and break are those of the rungs."""
+        coverages = [rung.coverage_ratio for rung in self.rungs]
+        found = _coverage(coverages, onset([rung.detection for rung in self.rungs]))
+        broken = _coverage(coverages, onset([rung.breaking for rung in self.rungs]))
+        return (found, broken) == (self.onset_coverage_ratio, self.break_coverage_ratio)
+
 
 @dataclass(frozen=True)
 class Calibrated:

@@ -146,7 +146,9 @@ def test_a_page_shows_every_metric_and_a_changed_file_is_refused(make_run: Calla
     assert calibration.plan_hash == CHEAP.hash
     assert calibration.find("row_norm", "gradient_only") is not None
     assert calibration.find("row_norm", "forward_only") is None
-    for change in ({"schema": "splitwire.calibration/0"}, {"calibrated": [{}]}):
+    better = json.loads(json.dumps(tree["calibrated"]))
+    better[0]["ladders"][0]["break_coverage_ratio"] = 0.01  # no rung of it says so
+    for change in ({"schema": "splitwire.calibration/0"}, {"calibrated": [{}]}, {"calibrated": better}):
         file.write_text(json.dumps(tree | change))
         with pytest.raises(SettingsError, match=r"schema|damaged"):
             read_calibration(tmp_path / JSON_FILE)
