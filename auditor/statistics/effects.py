@@ -23,6 +23,8 @@ from auditor.statistics.clusters import FloatArray, IntArray, cluster_index, clu
 
 LARGEST_EFFECT_PP = 100.0
 """No arm can be better than the constant by more."""
+_MOST_PP = 50.0
+"""Half of a cluster's rows: a cluster that reads as much is told."""
 DEGENERATE_RATIO = 0.99
 """Share of rows for which an arm names one token from which it counts as a constant guesser."""
 
@@ -89,19 +91,29 @@ def paired_effect(
     numerators_KC = np.stack([100 * cluster_sums(row * weights, index, num_clusters) for row in differences_KR])
     denominators_KC = np.tile(cluster_sums(weights, index, num_clusters), (len(differences_KR), 1))
     bounds = studentised(numerators_KC, denominators_KC, alpha=alpha, repetitions=repetitions, generator=generator)
-    return PairedEffect(_within_range(_alike(bounds, alpha)), len(frames), num_frames)
+    bounds = _with_exact_lower(_within_range(bounds), numerators_KC / denominators_KC, alpha)
+    return PairedEffect(bounds, len(frames), num_frames)
 
 
-def _alike(bounds: Bounds, alpha: float) -> Bounds:
-    """Lower bounds where every cluster reads the same above zero, such as an arm that names every row.
+def _with_exact_lower(bounds: Bounds, readings_KC: FloatArray, alpha: float) -> Bounds:
+    """Lower bounds that also know a leak which nearly every cluster shows, such as an arm that names almost every row.
 
-    A bootstrap sees no variation there and knows nothing. Exactly (Clopper-Pearson, over clusters and arms) a share of
-    clusters reads so, and the others read -100 pp at worst.
+    There a bootstrap sees no variation, or in many replicates none, and its t has no end. Exactly (Clopper-Pearson,
+    over clusters and arms) a share of clusters reads a level or more, and the others read -100 pp at worst. The level
+    is `_MOST_PP`, or what every cluster reads. Up to two thirds of the clusters at `_MOST_PP` give a bound of no more
+    than 0, so a clean arm does not gain from having two bounds.
     """
-    if bounds.lower is not None or bounds.num_clusters < FEWEST_CLUSTERS or bounds.estimate.max() <= 0:
+    num_clusters, num_arms = bounds.num_clusters, len(bounds.estimate)
+    if num_clusters < FEWEST_CLUSTERS or (bounds.lower is None and bounds.estimate.max() <= 0):
         return bounds
-    share = clopper_pearson(bounds.num_clusters, bounds.num_clusters, alpha / len(bounds.estimate))[0]
-    return replace(bounds, lower=share * bounds.estimate - 100 * (1 - share))
+    alike_K = bounds.standard_error == 0
+    level_K = np.where(alike_K, bounds.estimate, _MOST_PP)
+    counts_K = np.where(alike_K, num_clusters, (readings_KC >= level_K[:, None]).sum(1))
+    share_K = np.array([clopper_pearson(int(count), num_clusters, alpha / num_arms)[0] for count in counts_K])
+    exact_K = share_K * level_K - LARGEST_EFFECT_PP * (1 - share_K)
+    if bounds.lower is None:
+        return replace(bounds, lower=exact_K)
+    return replace(bounds, lower=np.where(alike_K, exact_K, np.maximum(bounds.lower, exact_K)))
 
 
 def _within_range(bounds: Bounds) -> Bounds:

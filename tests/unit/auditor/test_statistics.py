@@ -235,6 +235,24 @@ def test_an_arm_that_names_every_row_has_a_lower_bound(value: float, documents: 
     assert bounds.max_lower == (None if lower is None else pytest.approx(lower))
 
 
+@pytest.mark.parametrize("wrong", [1, 10, 40])
+def test_an_arm_that_names_almost_every_row_has_a_lower_bound(wrong: int) -> None:
+    """A replicate without the few wrong documents has no error of its own, so a bootstrap-t knows no end: -100."""
+    names, differences = np.repeat(np.arange(75), 20), np.ones((1, 1500))
+    differences[0, :wrong] = 0
+    bounds = effects.paired_effect(differences, names, names, alpha=0.05, repetitions=100, generator=draw(0)).bounds
+    assert bounds.max_lower is not None
+    assert 35 < bounds.max_lower < 100 * (1 - wrong / 1500)
+
+
+def test_two_thirds_of_the_documents_give_no_exact_bound() -> None:
+    """Half of them name every row and the others lose as much: the bound is that of the bootstrap, below zero."""
+    names, differences = np.arange(60), np.where(np.arange(60) % 2, 1.0, -1.0)[None]
+    bounds = effects.paired_effect(differences, names, names, alpha=0.05, repetitions=100, generator=draw(0)).bounds
+    assert bounds.max_lower is not None
+    assert -40 < bounds.max_lower < 0
+
+
 def test_rare_rows_exclude_the_frequent_half() -> None:
     assert effects.rare_rows(np.array([1, 1, 1, 2, 2, 3])).tolist() == [False, False, False, True, True, True]
 
