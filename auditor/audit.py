@@ -12,8 +12,8 @@ from typing import Any
 
 import splitwire
 from auditor.assurance import assure
-from auditor.attacks import ATTACKS
-from auditor.battery import plan_pairs, run_battery
+from auditor.attacks import ATTACKS, plan_pairs
+from auditor.battery import run_battery
 from auditor.calibration.controls import check_control, check_other_run, read_controls
 from auditor.calibration.files import Calibration
 from auditor.evidence.capture import Capture

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from auditor.attacks import ATTACKS, Attack
+from auditor.attacks import ATTACKS, Attack, plan_pairs
 from auditor.evidence.capture import Capture
 from auditor.evidence.material import Material
 from auditor.evidence.splits import Splits
@@ -55,11 +55,6 @@ def run_battery(
         left.end((name, family), seconds, measured=isinstance(part, Result))
     results = [part for part in parts if isinstance(part, Result)]
     return results, [part for part in parts if isinstance(part, NotMeasured)]
-
-
-def plan_pairs(plan: Plan) -> list[tuple[str, str]]:
-    """Every attack of the plan with every family of the plan that it is for."""
-    return [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
 
 
 def _run(name: str, family: str, material: Material, plan: Plan, progress: Progress) -> Part:

@@ -51,6 +51,7 @@ from auditor.attacks.row_norm import RowNorm
 from auditor.attacks.sign_pattern import SignPattern
 from auditor.attacks.traffic_profile import TrafficProfile
 from auditor.attacks.trajectory import TrajectoryProperty
+from auditor.plan import Plan
 from splitwire.errors import SettingsError
 
 ENTRY_POINTS = "splitwire.attacks"
@@ -81,6 +82,11 @@ _BUILT_IN: tuple[Attack, ...] = (
 ATTACKS = {attack.name: attack for attack in _BUILT_IN}
 
 
+def plan_pairs(plan: Plan) -> list[tuple[str, str]]:
+    """Every attack of the plan with every family of the plan that it is for."""
+    return [(name, family) for name in plan.attacks for family in plan.families if family in ATTACKS[name].families]
+
+
 def register_installed(attacks: dict[str, Attack]) -> None:
     """Adds the attacks of other packages. SettingsError when two have one name: which of them ran would be unknown."""
     for point in entry_points(group=ENTRY_POINTS):
@@ -91,4 +97,4 @@ def register_installed(attacks: dict[str, Attack]) -> None:
 
 register_installed(ATTACKS)
 
-__all__ = ["ATTACKS", "Attack"]
+__all__ = ["ATTACKS", "Attack", "plan_pairs"]

@@ -23,6 +23,7 @@ from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.results import Unit
 from auditor.statistics.auc import Auc
+from auditor.verdict import sure_lower
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ def modes_of(instrument: Instrument, wanted: Sequence[DoseMode]) -> tuple[DoseMo
     return tuple(mode for mode in instrument.modes if mode in wanted) or instrument.modes[:1]
 
 
-def auc_reading(metric: str, ceiling: float, found: Auc) -> Reading:
+def auc_reading(metric: str, ceiling: float, found: Auc, plan: Plan) -> Reading:
     """The reading of an AUC, whose chance is .5."""
     lower = found.lower_ratio
+    sure = sure_lower(found.auc_ratio, lower, found.num_clusters, plan)
     return Reading(
         metric,
         "ratio",
@@ -97,5 +99,5 @@ def auc_reading(metric: str, ceiling: float, found: Auc) -> Reading:
         lower,
         found.upper_ratio,
         detected=lower is not None and lower > 0.5,
-        breaks=lower is not None and lower > ceiling,
+        breaks=sure is not None and sure > ceiling,
     )

@@ -45,4 +45,4 @@ class LinkageInstrument:
             view = plant_resent(view, key.real, coverage_ratio=dose.coverage_ratio, seed=seed)
         readings = self._attack.run(view, None, silent)
         _, found = best_reading(readings, key, plan, np.random.default_rng(plan.split.seed))
-        return [auc_reading("linkage_auc", plan.ceilings.linkage_auc_ratio, found)]
+        return [auc_reading("linkage_auc", plan.ceilings.linkage_auc_ratio, found, plan)]

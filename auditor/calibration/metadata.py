@@ -33,7 +33,7 @@ class MetadataInstrument:
         for name, (view, key) in self._views.items():
             dosed = view if dose is None or dose.is_zero else _dosed(view, key, dose, seed)
             _, found = read_steps(self._attack, dosed, key, plan, np.random.default_rng(plan.split.seed))
-            readings.append(auc_reading(f"{name}_property_auc", plan.ceilings.property_auc_ratio, found))
+            readings.append(auc_reading(f"{name}_property_auc", plan.ceilings.property_auc_ratio, found, plan))
         return readings
 
 

@@ -46,4 +46,4 @@ class PartitionRowsInstrument:
             view = replace(view, rows=rows)
         readings = read_patterns(self._attack, view, silent)
         _, found = best_reading(readings, key, plan, np.random.default_rng(plan.split.seed))
-        return [auc_reading("partition_auc", plan.ceilings.partition_auc_ratio, found)]
+        return [auc_reading("partition_auc", plan.ceilings.partition_auc_ratio, found, plan)]

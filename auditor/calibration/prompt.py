@@ -17,6 +17,7 @@ from auditor.results import finite
 from auditor.scorers.inverting import capture_texts
 from auditor.scorers.planting import covered
 from auditor.scorers.prompt_control import naked_text
+from auditor.verdict import sure_effect
 from auditor.views.prompt import CapturedText, PromptView
 
 _HOPS = ("forward", "returned", "gradient", "input_gradient")
@@ -41,7 +42,7 @@ class PromptInstrument:
         view = captured.view if dose is None or dose.is_zero else self._dosed(captured.view, dose, seed)
         effect = captured.attacked(view, self._plan, silent).scored.effect(self._plan, self._plan.statistics.alpha)
         bounds, ceiling = None if effect is None else effect.bounds, self._plan.ceilings.prompt_token_pp
-        lower = None if bounds is None else bounds.max_lower
+        lower, sure = None if bounds is None else bounds.max_lower, sure_effect(bounds, self._plan)
         return [
             Reading(
                 captured.metric,
@@ -51,7 +52,7 @@ class PromptInstrument:
                 finite(lower),
                 finite(None if bounds is None else bounds.max_upper),
                 detected=lower is not None and lower > 0,
-                breaks=lower is not None and lower > ceiling,
+                breaks=sure is not None and sure > ceiling,
             )
         ]
 

@@ -14,6 +14,7 @@ from auditor.scorers.auc import best_reading
 from auditor.scorers.planting import covered, plant
 from auditor.scorers.reaction import opened_reactions
 from auditor.scorers.reaction_token import TokenRows, read_gain
+from auditor.verdict import sure_lower
 from auditor.views.reaction import ReactionView
 from auditor.views.units import UnitKey
 
@@ -44,15 +45,16 @@ class ReactionInstrument:
             view = view.leaning(chosen, dose.amplitude_ratio)
         readings: list[UnitScores] = self._attack.run(view, None, silent)
         _, found = best_reading(readings, key, plan, np.random.default_rng(plan.split.seed))
-        return auc_reading("reaction_partition_auc", plan.ceilings.partition_auc_ratio, found)
+        return auc_reading("reaction_partition_auc", plan.ceilings.partition_auc_ratio, found, plan)
 
     def _token(self, dose: Dose | None, seed: int) -> Reading:
         plan = self._plan
         gain = read_gain(self._attack, self._dosed(dose, seed), self._passive, plan)
         ceiling = plan.ceilings.active_token_pp
-        lower = gain.lower_pp
+        lower, sure = gain.lower_pp, sure_lower(gain.effect_pp, gain.lower_pp, gain.num_documents, plan)
+        breaks = sure is not None and sure > ceiling
         return Reading(
-            "active_token_top1_effect", "pp", ceiling, gain.effect_pp, lower, gain.upper_pp, lower > 0, lower > ceiling
+            "active_token_top1_effect", "pp", ceiling, gain.effect_pp, lower, gain.upper_pp, lower > 0, breaks
         )
 
     def _dosed(self, dose: Dose | None, seed: int) -> TokenRows:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import splitwire
-from auditor.attacks import ATTACKS
-from auditor.battery import plan_pairs
+from auditor.attacks import ATTACKS, plan_pairs
 from auditor.calibration import INSTRUMENTS, Instrument
 from auditor.calibration.ladder import Calibrated
 from auditor.calibration.readings import DoseReading, Ladders

@@ -19,6 +19,7 @@ from auditor.scorers.membership import LONGEST_STEP_RATIO, members_found, plante
 from auditor.scorers.planting import covered
 from auditor.scorers.trajectory import property_views, read_property
 from auditor.statistics.tpr import FPR_RATIO
+from auditor.verdict import sure_lower
 from auditor.views.frame_membership import frame_membership_view
 from auditor.views.membership import MembershipKey, membership_view
 
@@ -44,7 +45,9 @@ class TrajectoryInstrument:
                 chosen = covered(np.flatnonzero(key.high), dose.coverage_ratio, seed)
                 view = plain.with_bias(chosen, dose.amplitude_ratio, seed)
             _, found = read_property(self._attack, view, key, self._plan)
-            readings.append(auc_reading(f"{name}_property_auc", self._plan.ceilings.property_auc_ratio, found))
+            readings.append(
+                auc_reading(f"{name}_property_auc", self._plan.ceilings.property_auc_ratio, found, self._plan)
+            )
         return readings
 
 
@@ -109,8 +112,9 @@ def _readings(measures: Measures, key: MembershipKey, plan: Plan) -> list[Readin
     chosen, found = read_members(measures, key, plan)
     rate = members_found(chosen, key, plan)
     lower, ceiling = rate.lower_ratio, plan.ceilings.membership_tpr_ratio
+    sure = sure_lower(rate.tpr_ratio, lower, rate.num_clusters, plan)
     return [
-        auc_reading("membership_auc", plan.ceilings.membership_auc_ratio, found),
+        auc_reading("membership_auc", plan.ceilings.membership_auc_ratio, found, plan),
         Reading(
             "membership_tpr_at_1_percent_fpr",
             "ratio",
@@ -119,6 +123,6 @@ def _readings(measures: Measures, key: MembershipKey, plan: Plan) -> list[Readin
             lower,
             rate.upper_ratio,
             detected=lower is not None and lower > FPR_RATIO,
-            breaks=lower is not None and lower > ceiling,
+            breaks=sure is not None and sure > ceiling,
         ),
     ]

@@ -16,6 +16,7 @@ from auditor.scorers.planting import plant
 from auditor.scorers.token import probe_settings
 from auditor.scorers.token_checks import rare_upper
 from auditor.statistics.effects import PairedEffect
+from auditor.verdict import sure_effect
 from auditor.views.token import token_view
 from auditor.workers import run_jobs
 
@@ -78,15 +79,18 @@ def _readings(score: TokenScore, plan: Plan) -> list[Reading]:
     upper = None if score.effect is None else score.effect.bounds.max_upper
     return [
         Reading("token_top1_gate", "pp", ceiling, gate.gate_pp, None, finite(score.corrected.gate_pp), broken, broken),
-        _paired_reading("token_top1_effect", score.effect, ceiling, upper),
-        _paired_reading("rare_token_top1_effect", score.rare, rare_ceiling, rare_upper(score), score.rare_luck_pp),
+        _paired_reading("token_top1_effect", score.effect, ceiling, upper, plan),
+        _paired_reading(
+            "rare_token_top1_effect", score.rare, rare_ceiling, rare_upper(score), plan, score.rare_luck_pp
+        ),
     ]
 
 
 def _paired_reading(
-    metric: str, effect: PairedEffect | None, ceiling: float, upper: float | None, luck_pp: float = 0.0
+    metric: str, effect: PairedEffect | None, ceiling: float, upper: float | None, plan: Plan, luck_pp: float = 0.0
 ) -> Reading:
     lower = None if effect is None else finite(effect.bounds.max_lower)
     value = None if effect is None else float(effect.bounds.estimate.max())
-    found, breaks = lower is not None and lower > luck_pp, lower is not None and lower > ceiling + luck_pp
+    sure = sure_effect(None if effect is None else effect.bounds, plan)
+    found, breaks = lower is not None and lower > luck_pp, sure is not None and sure > ceiling + luck_pp
     return Reading(metric, "pp", ceiling, value, lower, finite(upper), detected=found, breaks=breaks)

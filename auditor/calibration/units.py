@@ -55,7 +55,7 @@ class PartitionInstrument(_UnitInstrument):
             )
         readings = read_units(self._attack, view, silent)
         _, found = best_reading(readings, key, plan, np.random.default_rng(plan.split.seed))
-        return [auc_reading("partition_auc", plan.ceilings.partition_auc_ratio, found)]
+        return [auc_reading("partition_auc", plan.ceilings.partition_auc_ratio, found, plan)]
 
 
 class SupportInstrument(_UnitInstrument):

@@ -21,7 +21,7 @@ from auditor.plan import Plan
 from auditor.results import Check, Control, Reason, Result, finite
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey
 
@@ -100,9 +100,10 @@ def auc_check(
         ceiling=ceiling,
         lower=lower,
         upper=upper,
+        sure=sure_lower(found.auc_ratio, lower, found.num_clusters, plan),
         blockers=[*blockers, *power, *control_blockers(controls)],
         chance=0.5,
-        twin=(twin.lower_ratio, twin.upper_ratio),
+        twin=(sure_lower(twin.auc_ratio, twin.lower_ratio, twin.num_clusters, plan, TWIN_ALPHA), twin.upper_ratio),
         unit="ratio",
     )
     words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)

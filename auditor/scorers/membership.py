@@ -33,7 +33,7 @@ from auditor.results import Check, Control, Result, finite
 from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups
 from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
 from auditor.views.base import FloatArray
 from auditor.views.membership import MembershipKey, MembershipView, membership_view
 from auditor.views.units import UnitKey
@@ -208,6 +208,7 @@ def tpr_check(rate: Tpr, controls: Sequence[Control], plan: Plan) -> Check:
         ceiling=ceiling,
         lower=rate.lower_ratio,
         upper=rate.upper_ratio,
+        sure=sure_lower(rate.tpr_ratio, rate.lower_ratio, rate.num_clusters, plan),
         blockers=[*blockers, *control_blockers(controls)],
         chance=FPR_RATIO,
         unit="ratio",

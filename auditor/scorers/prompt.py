@@ -31,7 +31,7 @@ from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect, most_fre
 from auditor.statistics.power import minimum_detectable_effect
 from auditor.text_metrics.report import measure
 from auditor.text_metrics.tokens import position_hits
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_effect
 from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import PromptKey
@@ -98,8 +98,10 @@ def _check(
     ]
     lower = None if bounds is None else bounds.max_lower
     upper = None if bounds is None else bounds.max_upper
-    twin_bounds = (None, None) if twin is None else (twin.bounds.max_lower, twin.bounds.max_upper)
-    state, reasons = judge(ceiling=ceiling, lower=lower, upper=upper, blockers=blockers, twin=twin_bounds)
+    twin_bounds = None if twin is None else twin.bounds
+    twin_upper = None if twin_bounds is None else twin_bounds.max_upper
+    sure, twin_above = sure_effect(bounds, plan), (sure_effect(twin_bounds, plan, TWIN_ALPHA), twin_upper)
+    state, reasons = judge(ceiling=ceiling, lower=lower, upper=upper, sure=sure, blockers=blockers, twin=twin_above)
     return Check(
         metric=captured.metric,
         unit="pp",

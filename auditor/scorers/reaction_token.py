@@ -28,7 +28,7 @@ from auditor.scorers.planting import plant
 from auditor.statistics.bootstrap import FEWEST_CLUSTERS
 from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
 from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import Reactions, reaction_features
 from auditor.views.token import TokenKey, TokenView, token_view
@@ -179,8 +179,9 @@ def _check(gain: Gain, twin: Gain, control: Control, plan: Plan, *, guesses: boo
         ceiling=ceiling,
         lower=gain.lower_pp,
         upper=gain.upper_pp,
+        sure=sure_lower(gain.effect_pp, gain.lower_pp, gain.num_documents, plan),
         blockers=[*blockers, *control_blockers([control])],
-        twin=(twin.lower_pp, twin.upper_pp),
+        twin=(sure_lower(twin.effect_pp, twin.lower_pp, twin.num_documents, plan, TWIN_ALPHA), twin.upper_pp),
     )
     words = ("detected",) if gain.lower_pp > 0 else ("at floor",)
     return Check(

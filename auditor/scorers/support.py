@@ -48,6 +48,7 @@ def score_support(attack: Attack, material: Material, family: str, plan: Plan, p
         ceiling=ceiling,
         lower=float(exact),
         upper=float(exact),
+        sure=float(exact),
         blockers=[*blockers, *control_blockers([control])],
         chance=chance,
         twin=(num_groups * low, num_groups * high),

@@ -17,7 +17,7 @@ from auditor.results import Check, Control, Reason, finite
 from auditor.scorers.arms import TokenScore
 from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect
 from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import control_blockers, judge, power_blockers
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_effect
 from auditor.words import show
 
 
@@ -36,6 +36,7 @@ def gate_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control],
         ceiling=ceiling,
         lower=None,
         upper=corrected.gate_pp,
+        sure=None,
         breaks=published.breaks_gate and has_power,
         blockers=[*blockers, *control_blockers(controls)],
     )
@@ -72,7 +73,8 @@ def effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control
         upper=None if score.effect is None else score.effect.bounds.max_upper,
         detectable=_detectable(score.effect, plan),
         blockers=[*_power(score, score.effect, plan, ceiling), *_instrument(score, twin), *control_blockers(controls)],
-        twin=twin.effect,
+        twin=_twin_bounds(twin.effect, 0.0, plan),
+        plan=plan,
         counts=score.effect_counts,
     )
 
@@ -98,7 +100,8 @@ def rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control],
         upper=rare_upper(score),
         detectable=detectable,
         blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
-        twin=twin.rare,
+        twin=_twin_bounds(twin.rare, twin.rare_luck_pp, plan),
+        plan=plan,
         counts=score.rare_counts,
         luck_pp=score.rare_luck_pp,
     )
@@ -118,17 +121,16 @@ def _paired_check(
     upper: float | None,
     detectable: float | None,
     blockers: Sequence[Reason],
-    twin: PairedEffect | None,
+    twin: tuple[float | None, float | None],
+    plan: Plan,
     counts: dict[str, int],
     luck_pp: float = 0.0,
 ) -> Check:
     """One paired effect in percentage points against its ceiling; a leak is what is above ceiling and luck together."""
     lower = None if effect is None else effect.bounds.max_lower
-    above = None if lower is None else lower - luck_pp
-    twin_above = tuple(None if bound is None else bound - luck_pp for bound in _twin_bounds(twin))
-    state, reasons = judge(
-        ceiling=ceiling, lower=above, upper=upper, blockers=blockers, twin=(twin_above[0], twin_above[1])
-    )
+    above = _less(lower, luck_pp)
+    sure = _less(sure_effect(None if effect is None else effect.bounds, plan), luck_pp)
+    state, reasons = judge(ceiling=ceiling, lower=above, upper=upper, sure=sure, blockers=blockers, twin=twin)
     return Check(
         metric=metric,
         unit="pp",
@@ -176,8 +178,15 @@ def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
     return min(found, LARGEST_EFFECT_PP)
 
 
-def _twin_bounds(twin: PairedEffect | None) -> tuple[float | None, float | None]:
-    return (None, None) if twin is None else (twin.bounds.max_lower, twin.bounds.max_upper)
+def _twin_bounds(twin: PairedEffect | None, luck_pp: float, plan: Plan) -> tuple[float | None, float | None]:
+    """Bounds of a twin above what its own guesses name by luck; the lower one holds for all twins together."""
+    if twin is None:
+        return None, None
+    return _less(sure_effect(twin.bounds, plan, TWIN_ALPHA), luck_pp), _less(twin.bounds.max_upper, luck_pp)
+
+
+def _less(bound: float | None, luck_pp: float) -> float | None:
+    return None if bound is None else bound - luck_pp
 
 
 def _instrument(score: TokenScore, twin: TokenScore) -> list[Reason]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Check, Control, NotMeasured, Reason, Result, State
-from auditor.verdict import control_blockers, decide, judge, power_blockers
+from auditor.statistics.bootstrap import Bounds
+from auditor.verdict import control_blockers, decide, judge, power_blockers, sure_effect, sure_lower
 
 SCOPED = Plan(name="scoped", scope=("forward_only",))
 FOUND = Control("planted", 3.0, found=True)
@@ -31,20 +34,39 @@ def result(state: State, reasons: tuple[Reason, ...] = ()) -> Result:
     [(1.2, 1.5, "fail"), (0.2, 0.9, "pass"), (0.2, 1.5, "inconclusive"), (None, None, "inconclusive")],
 )
 def test_bounds_decide_against_the_ceiling(lower: float | None, upper: float | None, state: str) -> None:
-    assert judge(ceiling=1.0, lower=lower, upper=upper)[0] == state
+    assert judge(ceiling=1.0, lower=lower, upper=upper, sure=lower)[0] == state
+
+
+def test_one_bound_above_the_ceiling_is_no_fail_among_many() -> None:
+    """Only the bound that holds for all checks together fails one; the other is said beside it."""
+    state, reasons = judge(ceiling=1.0, lower=1.2, upper=3.0, sure=0.4)
+    assert state == "inconclusive"
+    assert "+1.20 pp is above the ceiling" in reasons[0].text
+    assert "+0.40 pp, is not" in reasons[0].text
+
+
+def test_the_bound_for_all_checks_is_that_of_students_t() -> None:
+    """Two checks of one attack on one family: .025 in place of .05; and of several arms the best."""
+    plan = Plan(attacks=("row_norm",), families=("forward_only",))
+    factor = stats.t.isf(0.025, 39) / stats.t.isf(0.05, 39)
+    assert sure_lower(0.6, 0.58, 40, plan) == pytest.approx(0.6 - 0.02 * factor)
+    assert sure_lower(0.6, None, 40, plan) is None
+    arms = Bounds(np.array([3.0, 4.0]), np.ones(2), np.array([2.0, 1.0]), None, 1.0, 40)
+    assert sure_effect(arms, plan) == pytest.approx(3 - factor)
+    assert sure_effect(None, plan) is None
 
 
 def test_a_blocker_prevents_a_pass_and_not_a_fail() -> None:
-    assert judge(ceiling=1.0, lower=0.0, upper=0.5, blockers=[WHY]) == ("inconclusive", (WHY,))
-    assert judge(ceiling=1.0, lower=2.0, upper=3.0, blockers=[WHY])[0] == "fail"
-    assert judge(ceiling=1.0, lower=0.0, upper=0.5, breaks=True, blockers=[WHY])[0] == "fail"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, sure=0.0, blockers=[WHY]) == ("inconclusive", (WHY,))
+    assert judge(ceiling=1.0, lower=2.0, upper=3.0, sure=2.0, blockers=[WHY])[0] == "fail"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, sure=0.0, breaks=True, blockers=[WHY])[0] == "fail"
 
 
 def test_a_twin_that_reads_an_effect_voids_all_but_a_clearly_larger_one() -> None:
-    assert judge(ceiling=1.0, lower=0.0, upper=0.5, twin=(0.1, 2.0))[0] == "inconclusive"
-    assert judge(ceiling=1.0, lower=1.5, upper=3.0, twin=(0.1, 2.0))[0] == "inconclusive"
-    assert judge(ceiling=1.0, lower=2.5, upper=3.0, twin=(0.1, 2.0))[0] == "fail"
-    assert judge(ceiling=0.55, lower=0.51, upper=0.53, chance=0.5, twin=(0.49, 0.51))[0] == "pass"
+    assert judge(ceiling=1.0, lower=0.0, upper=0.5, sure=0.0, twin=(0.1, 2.0))[0] == "inconclusive"
+    assert judge(ceiling=1.0, lower=1.5, upper=3.0, sure=1.5, twin=(0.1, 2.0))[0] == "inconclusive"
+    assert judge(ceiling=1.0, lower=2.5, upper=3.0, sure=2.5, twin=(0.1, 2.0))[0] == "fail"
+    assert judge(ceiling=0.55, lower=0.51, upper=0.53, sure=0.51, chance=0.5, twin=(0.49, 0.51))[0] == "pass"
 
 
 def test_few_documents_low_power_and_a_marked_plan_each_block() -> None:
