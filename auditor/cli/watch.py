@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # numpy is not for --help
     from auditor.watch import WatchSettings
     from auditor.watch.watcher import WatchState
 
+INCONCLUSIVE = 3
+"""Exit code, as that of an audit's verdict."""
+
 
 def command(
     bundle: Annotated[
@@ -42,7 +45,7 @@ def command(
     pairs: Set = None,
     print_settings: PrintSettings = False,
 ) -> None:
-    """Watch a bundle while it is written. Exit code 0: no leak was found, 1: one was."""
+    """Watch a bundle while it is written. Exit code 0: no leak was found, 1: one was, 3: no frame came."""
     from auditor.watch.priority import yield_cores
     from auditor.watch.settings import WatchSettings
 
@@ -100,6 +103,9 @@ def _watch(settings: WatchSettings) -> int:
     finally:
         stop_metrics()
     typer.echo(line(last))
+    if not last.num_frames and not stopped.is_set():
+        typer.echo(f"auditor: nothing was watched: no frame came to {settings.bundle}", err=True)
+        return INCONCLUSIVE
     return int(watcher.found_leak)
 
 
