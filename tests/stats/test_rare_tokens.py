@@ -16,7 +16,9 @@ from auditor.scorers.token_checks import rare_check
 from auditor.statistics.effects import luck_ratio
 from auditor.verdict import TWIN_ALPHA
 
-PLAN = replace(Plan(), statistics=StatisticsSettings(repetitions=300))
+PLAN = replace(
+    Plan(attacks=("linear_probe",), families=("forward_only",)), statistics=StatisticsSettings(repetitions=300)
+)
 DOCUMENTS, FRAMES, ROWS, TOKENS, ARMS = 20, 4, 8, 24, 2
 REPETITIONS = 80
 
