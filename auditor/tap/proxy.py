@@ -40,6 +40,8 @@ _HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 _METHODS = frozenset({wire.OPEN_SESSION, wire.EXCHANGE, wire.CLOSE_SESSION, _HEALTH_CHECK, _HEALTH_WATCH})
 _NOT_SERVING = b"\x08\x02"  # HealthCheckResponse{status: NOT_SERVING}
 _CUT_SECONDS = 1.0
+_LOST_HERE = "Internal error from Core"
+"""What grpc.aio itself says of a call whose connection went while it wrote; no peer sent it."""
 
 _log = get_logger(__name__)
 
@@ -203,8 +205,15 @@ async def _pump_responses(call: Any, context: Any, observer: CallObserver, rewri
         for held in rewriter.rest():
             await _pass_on(held, context.write, observer.response)
     except grpc.aio.AioRpcError as error:
-        return Ending(error.code(), error.details() or "", _passed_on(error.trailing_metadata()))
+        return ending_of(error)
     return Ending(grpc.StatusCode.OK, await call.details() or "", _passed_on(await call.trailing_metadata()))
+
+
+def ending_of(error: grpc.aio.AioRpcError) -> Ending:
+    """How a call ended: as the untrusted node said, or UNAVAILABLE where grpc lost the connection while it wrote."""
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == _LOST_HERE:
+        return Ending(grpc.StatusCode.UNAVAILABLE, "the connection to the untrusted node broke")
+    return Ending(error.code(), error.details() or "", _passed_on(error.trailing_metadata()))
 
 
 async def _pass_on(
