@@ -19,19 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from auditor.attacks import plan_pairs
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Control, NotMeasured, Reason, Result, State, Unit
-from auditor.statistics.bootstrap import Bounds
-from auditor.statistics.several import stretch
 from auditor.words import LEFT_OUT, OUT_OF_SCOPE, UNDERPOWERED, leak_sentence, show
 
 _ORDER = ("leak", "evidence", "instrument", "power", "undecided", "plan", "not_measured")
 TWIN_ALPHA = 0.01
 """Level of a shuffled twin and of all twins together; stricter than a plan's, since its false alarm voids a reading."""
-CHECKS_PER_PAIR = 2
-"""Most lower bounds that an attack on a family is judged by."""
 EXIT_CODES: dict[State, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -59,7 +54,7 @@ def judge(
 ) -> tuple[State, tuple[Reason, ...]]:
     """State and reasons of one check.
 
-    `sure`: the lower bound that holds for all checks together (`sure_lower`), above which alone a check fails.
+    `sure`: the lower bound that holds for all checks together (scorers/bounds.py), above which alone a check fails.
     `breaks`: another criterion of the same ceiling is broken with power. `blockers` keep a check from passing. `twin`
     are bounds of the shuffled twin, the lower one for all twins together: one that reads more than `chance` keeps a
     check from passing, and from failing too unless the reading is above all that the twin may read (a strong leak gives
@@ -83,31 +78,6 @@ def judge(
             text += f"holds for all checks of the plan together, {show(sure, unit)}, is not"
         reasons.append(Reason("undecided", text))
     return ("inconclusive", tuple(reasons)) if reasons else ("pass", ())
-
-
-def sure_lower(
-    value: float | None, lower: float | None, num_clusters: int, plan: Plan, alpha: float | None = None
-) -> float | None:
-    """The lower bound of a check that holds for all checks of its plan together; in the unit of the value.
-
-    `lower` is at level `alpha`, the plan's where it is None.
-    """
-    if value is None or lower is None:
-        return None
-    return value - _stretch(plan, num_clusters, alpha) * (value - lower)
-
-
-def sure_effect(bounds: Bounds | None, plan: Plan, alpha: float | None = None) -> float | None:
-    """The same of several arms: the largest of theirs."""
-    if bounds is None or bounds.lower is None:
-        return None
-    stretched = bounds.estimate - _stretch(plan, bounds.num_clusters, alpha) * (bounds.estimate - bounds.lower)
-    return float(stretched.max())
-
-
-def _stretch(plan: Plan, num_clusters: int, alpha: float | None) -> float:
-    num_tests = max(1, CHECKS_PER_PAIR * len(plan_pairs(plan)))
-    return stretch(alpha or plan.statistics.alpha, num_tests, num_clusters)
 
 
 def power_blockers(

@@ -22,8 +22,9 @@ from auditor.attacks import Attack
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.results import Unit
+from auditor.scorers.auc import is_above
+from auditor.scorers.bounds import sure_lower
 from auditor.statistics.auc import Auc
-from auditor.verdict import sure_lower
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,6 @@ def auc_reading(metric: str, ceiling: float, found: Auc, plan: Plan) -> Reading:
         found.auc_ratio,
         lower,
         found.upper_ratio,
-        detected=lower is not None and lower > 0.5,
+        detected=is_above(found, 0.5),
         breaks=sure is not None and sure > ceiling,
     )

@@ -14,10 +14,10 @@ from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.results import finite
+from auditor.scorers.bounds import sure_effect
 from auditor.scorers.inverting import capture_texts
 from auditor.scorers.planting import covered
 from auditor.scorers.prompt_control import naked_text
-from auditor.verdict import sure_effect
 from auditor.views.prompt import CapturedText, PromptView
 
 _HOPS = ("forward", "returned", "gradient", "input_gradient")

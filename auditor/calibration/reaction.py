@@ -11,10 +11,10 @@ from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.scorers.auc import best_reading
+from auditor.scorers.bounds import sure_lower
 from auditor.scorers.planting import covered, plant
 from auditor.scorers.reaction import opened_reactions
 from auditor.scorers.reaction_token import TokenRows, read_gain
-from auditor.verdict import sure_lower
 from auditor.views.reaction import ReactionView
 from auditor.views.units import UnitKey
 

@@ -14,12 +14,12 @@ from auditor.calibration.base import Dose, Reading, auc_reading
 from auditor.evidence.material import Material
 from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
+from auditor.scorers.bounds import sure_lower
 from auditor.scorers.frame_membership import resent
 from auditor.scorers.membership import LONGEST_STEP_RATIO, members_found, planted_members, read_members
 from auditor.scorers.planting import covered
 from auditor.scorers.trajectory import property_views, read_property
 from auditor.statistics.tpr import FPR_RATIO
-from auditor.verdict import sure_lower
 from auditor.views.frame_membership import frame_membership_view
 from auditor.views.membership import MembershipKey, membership_view
 

@@ -10,13 +10,13 @@ from auditor.plan import DoseMode, Plan
 from auditor.progress import silent
 from auditor.results import finite
 from auditor.scorers.arms import TokenScore, read_arms, score_arms
+from auditor.scorers.bounds import sure_effect
 from auditor.scorers.cross_token import plant_cosines
 from auditor.scorers.fitting import fits
 from auditor.scorers.planting import plant
 from auditor.scorers.token import probe_settings
 from auditor.scorers.token_checks import rare_upper
 from auditor.statistics.effects import PairedEffect
-from auditor.verdict import sure_effect
 from auditor.views.token import token_view
 from auditor.workers import run_jobs
 

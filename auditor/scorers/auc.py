@@ -19,9 +19,10 @@ from auditor.attacks.base import UnitScores
 from auditor.evidence.splits import SELECT, TEST
 from auditor.plan import Plan
 from auditor.results import Check, Control, Reason, Result, finite
+from auditor.scorers.bounds import sure_lower
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc, roc_points
 from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.units import UnitKey
 
@@ -106,7 +107,7 @@ def auc_check(
         twin=(sure_lower(twin.auc_ratio, twin.lower_ratio, twin.num_clusters, plan, TWIN_ALPHA), twin.upper_ratio),
         unit="ratio",
     )
-    words = ("detected",) if lower is not None and lower > 0.5 else ("at floor",)
+    words = ("detected",) if is_above(found, 0.5) else ("at floor",)
     counts = {"num_positive": found.num_positive, "num_negative": found.num_negative}
     return Check(
         metric, "ratio", ceiling, found.auc_ratio, lower, upper, 0.5, finite(detectable), state, words, reasons, counts

@@ -31,9 +31,10 @@ from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Result, finite
 from auditor.scorers.auc import auc_control, auc_result, best_reading, deal_within_groups
+from auditor.scorers.bounds import sure_lower
 from auditor.statistics.auc import Auc, clustered_auc
 from auditor.statistics.tpr import FPR_RATIO, Tpr, tpr_at_fpr
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.base import FloatArray
 from auditor.views.membership import MembershipKey, MembershipView, membership_view
 from auditor.views.units import UnitKey

@@ -131,7 +131,7 @@ def read_property(
     answers = UnitKey(dealt, key.split, key.document)
     twin = read_steps(attack, view.with_answers(dealt), answers, plan, generator, TWIN_ALPHA)[1]
     controls, negative = _controls(attack, view, key, plan, generator)
-    limits = _limits(attack, view, key, plan, already=found.lower_ratio is not None and found.lower_ratio > 0.5)
+    limits = _limits(attack, view, key, plan, already=is_above(found, 0.5))
     return PropertyReading(chosen, key, found, twin, negative, controls, limits)
 
 

@@ -25,13 +25,13 @@ from auditor.evidence.material import Material
 from auditor.plan import Plan
 from auditor.progress import Progress
 from auditor.results import Check, Control, Reason, Result, finite
+from auditor.scorers.bounds import detectable_effect, sure_effect, twin_effect
 from auditor.scorers.inverting import Captured, Inversion, Scored, capture_texts
 from auditor.scorers.prompt_control import WHAT, naked_view
-from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect, most_frequent
-from auditor.statistics.power import minimum_detectable_effect
+from auditor.statistics.effects import PairedEffect, most_frequent
 from auditor.text_metrics.report import measure
 from auditor.text_metrics.tokens import position_hits
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_effect
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.prompt import PromptView
 from auditor.views.prompt_capture import PromptKey
@@ -88,7 +88,7 @@ def _check(
     control: Control,
     plan: Plan,
 ) -> Check:
-    ceiling, detectable = plan.ceilings.prompt_token_pp, _detectable(effect, plan)
+    ceiling, detectable = plan.ceilings.prompt_token_pp, detectable_effect(effect, plan)
     bounds = None if effect is None else effect.bounds
     num_documents = len(np.unique(scored.document))
     blockers = [
@@ -98,10 +98,14 @@ def _check(
     ]
     lower = None if bounds is None else bounds.max_lower
     upper = None if bounds is None else bounds.max_upper
-    twin_bounds = None if twin is None else twin.bounds
-    twin_upper = None if twin_bounds is None else twin_bounds.max_upper
-    sure, twin_above = sure_effect(bounds, plan), (sure_effect(twin_bounds, plan, TWIN_ALPHA), twin_upper)
-    state, reasons = judge(ceiling=ceiling, lower=lower, upper=upper, sure=sure, blockers=blockers, twin=twin_above)
+    state, reasons = judge(
+        ceiling=ceiling,
+        lower=lower,
+        upper=upper,
+        sure=sure_effect(bounds, plan),
+        blockers=blockers,
+        twin=twin_effect(twin, plan),
+    )
     return Check(
         metric=captured.metric,
         unit="pp",
@@ -125,14 +129,6 @@ def _check(
 def _constant(scored: Scored) -> int:
     """Positions that the unigram guesser names."""
     return int((scored.true == most_frequent(scored.true)).sum()) if len(scored.true) else 0
-
-
-def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
-    if effect is None or effect.bounds.upper is None:
-        return None
-    error = float(effect.bounds.standard_error.max())
-    found = minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
-    return min(found, LARGEST_EFFECT_PP)
 
 
 def _twin_values(twin: PairedEffect | None) -> dict[str, float | None]:

@@ -32,7 +32,7 @@ from auditor.evidence.splits import SELECT, TEST, Splits, split_capture
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.auc import auc_check, auc_control, best_reading, deal_within_groups
+from auditor.scorers.auc import auc_check, auc_control, best_reading, deal_within_groups, is_above
 from auditor.scorers.reaction_token import TokenRows, token_gain, token_rows
 from auditor.statistics.auc import Auc, clustered_auc, plain_auc
 from auditor.verdict import TWIN_ALPHA
@@ -164,7 +164,7 @@ class ReactionScoring:
         control = self._planted(view, key, generator)
         negative = self._negative(generator)
         blockers = []
-        if negative is not None and negative.lower_ratio is not None and negative.lower_ratio > 0.5:
+        if negative is not None and is_above(negative, 0.5):
             blockers.append(Reason("instrument", "the negative control, directions never used, reads an effect"))
         check = auc_check(
             "reaction_partition_auc",

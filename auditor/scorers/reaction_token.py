@@ -23,12 +23,13 @@ from auditor.plan import Plan
 from auditor.progress import silent
 from auditor.results import Check, Control, Reason, finite
 from auditor.scorers.arms import ArmReading
+from auditor.scorers.bounds import sure_lower
 from auditor.scorers.fitting import fit_and_read
 from auditor.scorers.planting import plant
 from auditor.statistics.bootstrap import FEWEST_CLUSTERS
 from auditor.statistics.effects import is_degenerate, most_frequent, paired_differences, paired_effect
 from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_lower
+from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers
 from auditor.views.base import NotMeasurableError
 from auditor.views.reaction import Reactions, reaction_features
 from auditor.views.token import TokenKey, TokenView, token_view

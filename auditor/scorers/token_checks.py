@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from auditor.plan import Plan
 from auditor.results import Check, Control, Reason, finite
 from auditor.scorers.arms import TokenScore
-from auditor.statistics.effects import LARGEST_EFFECT_PP, PairedEffect
-from auditor.statistics.power import minimum_detectable_effect
-from auditor.verdict import TWIN_ALPHA, control_blockers, judge, power_blockers, sure_effect
+from auditor.scorers.bounds import detectable_effect, sure_effect, twin_effect
+from auditor.statistics.effects import PairedEffect
+from auditor.verdict import control_blockers, judge, power_blockers
 from auditor.words import show
 
 
@@ -71,9 +71,9 @@ def effect_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control
         score.effect,
         ceiling=ceiling,
         upper=None if score.effect is None else score.effect.bounds.max_upper,
-        detectable=_detectable(score.effect, plan),
+        detectable=detectable_effect(score.effect, plan),
         blockers=[*_power(score, score.effect, plan, ceiling), *_instrument(score, twin), *control_blockers(controls)],
-        twin=_twin_bounds(twin.effect, 0.0, plan),
+        twin=twin_effect(twin.effect, plan),
         plan=plan,
         counts=score.effect_counts,
     )
@@ -86,7 +86,7 @@ def rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control],
     """
     ceiling = plan.ceilings.rare_token_pp
     # Without a single hit the bootstrap has no error to tell: the exact bound is then also what could have been found.
-    detectable = _detectable(score.rare, plan)
+    detectable = detectable_effect(score.rare, plan)
     if detectable is None and score.rare is not None:
         detectable = score.rare_upper_pp
     blockers = _power(score, score.rare, plan, ceiling, detectable)
@@ -100,7 +100,7 @@ def rare_check(score: TokenScore, twin: TokenScore, controls: Sequence[Control],
         upper=rare_upper(score),
         detectable=detectable,
         blockers=[*blockers, *_instrument(score, twin), *control_blockers(controls)],
-        twin=_twin_bounds(twin.rare, twin.rare_luck_pp, plan),
+        twin=twin_effect(twin.rare, plan, twin.rare_luck_pp),
         plan=plan,
         counts=score.rare_counts,
         luck_pp=score.rare_luck_pp,
@@ -128,8 +128,9 @@ def _paired_check(
 ) -> Check:
     """One paired effect in percentage points against its ceiling; a leak is what is above ceiling and luck together."""
     lower = None if effect is None else effect.bounds.max_lower
-    above = _less(lower, luck_pp)
-    sure = _less(sure_effect(None if effect is None else effect.bounds, plan), luck_pp)
+    above = None if lower is None else lower - luck_pp
+    sure = sure_effect(None if effect is None else effect.bounds, plan)
+    sure = None if sure is None else sure - luck_pp
     state, reasons = judge(ceiling=ceiling, lower=above, upper=upper, sure=sure, blockers=blockers, twin=twin)
     return Check(
         metric=metric,
@@ -165,28 +166,9 @@ def _power(
     return power_blockers(
         plan,
         num_documents=score.num_documents,
-        minimum_detectable=detectable if detectable is not None else _detectable(effect, plan),
+        minimum_detectable=detectable if detectable is not None else detectable_effect(effect, plan),
         limit=limit,
     )
-
-
-def _detectable(effect: PairedEffect | None, plan: Plan) -> float | None:
-    if effect is None or effect.bounds.upper is None:
-        return None
-    error = float(effect.bounds.standard_error.max())
-    found = minimum_detectable_effect(error, effect.bounds.upper_critical, power=plan.statistics.power_ratio)
-    return min(found, LARGEST_EFFECT_PP)
-
-
-def _twin_bounds(twin: PairedEffect | None, luck_pp: float, plan: Plan) -> tuple[float | None, float | None]:
-    """Bounds of a twin above what its own guesses name by luck; the lower one holds for all twins together."""
-    if twin is None:
-        return None, None
-    return _less(sure_effect(twin.bounds, plan, TWIN_ALPHA), luck_pp), _less(twin.bounds.max_upper, luck_pp)
-
-
-def _less(bound: float | None, luck_pp: float) -> float | None:
-    return None if bound is None else bound - luck_pp
 
 
 def _instrument(score: TokenScore, twin: TokenScore) -> list[Reason]:

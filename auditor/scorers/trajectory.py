@@ -20,7 +20,7 @@ from auditor.evidence.splits import TEST
 from auditor.plan import Plan
 from auditor.progress import Progress, silent
 from auditor.results import Check, Control, Reason, Result
-from auditor.scorers.auc import auc_check, auc_control, best_reading
+from auditor.scorers.auc import auc_check, auc_control, best_reading, is_above
 from auditor.statistics.auc import Auc
 from auditor.verdict import TWIN_ALPHA
 from auditor.views.base import NotMeasurableError
@@ -116,7 +116,7 @@ def _measure(attack: Attack, view: TrajectoryView, key: TrajectoryKey, plan: Pla
     check = auc_check(
         f"{name}_property_auc", ceiling, found=found_by_document, twin=twin, controls=[control], plan=plan
     )
-    if noise.lower_ratio is not None and noise.lower_ratio > 0.5 and check.state == "pass":
+    if is_above(noise, 0.5) and check.state == "pass":
         reason = Reason("instrument", "a trajectory of noise reads an effect: the instrument may be biased")
         check = replace(check, state="inconclusive", reasons=(*check.reasons, reason))
     return _Measured(check, control, chosen, found, twin, noise, key)

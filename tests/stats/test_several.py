@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from auditor.plan import Plan
+from auditor.scorers.bounds import sure_effect
 from auditor.statistics.bootstrap import studentised
-from auditor.verdict import sure_effect
 
 pytestmark = pytest.mark.stats
 

@@ -12,8 +12,9 @@ from auditor.attacks import ATTACKS
 from auditor.channels import FAMILIES
 from auditor.plan import Plan
 from auditor.results import Check, Control, NotMeasured, Reason, Result, State
+from auditor.scorers.bounds import sure_effect, sure_lower
 from auditor.statistics.bootstrap import Bounds
-from auditor.verdict import control_blockers, decide, judge, power_blockers, sure_effect, sure_lower
+from auditor.verdict import control_blockers, decide, judge, power_blockers
 
 SCOPED = Plan(name="scoped", scope=("forward_only",))
 FOUND = Control("planted", 3.0, found=True)
