@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from auditor.attacks import ATTACKS, Attack, plan_pairs
@@ -35,7 +33,7 @@ def run_battery(
     parts: list[Part] = []
     pairs = plan_pairs(plan)
     left = TimeLeft(pairs, len(material.capture.rows.item), plan.probe)
-    for number, (name, family) in enumerate(pairs, start=1):
+    for name, family in pairs:
         part_name = f"{name}/{family}"
         kept = store.get(part_name)
         if kept is not None:
@@ -44,10 +42,7 @@ def run_battery(
             left.end((name, family), kept[1], measured=isinstance(kept[0], Result))
             continue
         started = time.monotonic()
-        left.begin()
-        told = partial(left.text, (name, family))
-        labelled = _labelled(progress, f"{number}/{len(pairs)} {name} on {family}", told)
-        part = _run(name, family, material, plan, labelled)
+        part = _run(name, family, material, plan, left.begin((name, family), progress))
         release_memory()
         seconds = time.monotonic() - started
         parts.append(store.put(part_name, part, seconds))
@@ -89,11 +84,3 @@ def _applies(question: str, capture: Capture, splits: Splits) -> bool:
     if question not in _ABOUT_DECOYS or not len(capture.rows.real):
         return True
     return bool(mixed_groups(units(capture, splits)).any()) or not bool(capture.rows.real.all())
-
-
-def _labelled(progress: Progress, prefix: str, left: Callable[[], str]) -> Progress:
-    def show(label: str, done: int, total: int) -> None:
-        progress(f"{prefix}: {left()}, {label}", done, total)
-
-    show("starting", 0, 0)
-    return show

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from auditor.plan import ProbeSettings
+from auditor.progress import Progress
 from auditor.workers import num_workers
 
 _BOUNDED = {
@@ -29,17 +30,25 @@ _TRUSTED = 60.0
 
 
 class TimeLeft:
-    """Seconds that the parts (attack, family) of one audit still take; a part begins when it is asked about."""
+    """Seconds that the parts (attack, family) of one audit still take; `begin` and `end` go round each."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]], num_rows: int, probe: ProbeSettings) -> None:
         size = max(1, num_rows) / _ROWS
+        self._pairs = list(pairs)
         self._costs = {pair: _cost(pair[0], size, probe) for pair in pairs}
         self._before = 1 / num_workers()
         self._finished_cost = self._finished_seconds = self._began = 0.0
 
-    def begin(self) -> None:
-        """The next part begins now."""
+    def begin(self, pair: tuple[str, str], progress: Progress) -> Progress:
+        """This part begins now, and says so. Its progress: every label stands behind its number and the time left."""
         self._began = time.monotonic()
+        prefix = f"{self._pairs.index(pair) + 1}/{len(self._pairs)} {pair[0]} on {pair[1]}"
+
+        def labelled(label: str, done: int, total: int) -> None:
+            progress(f"{prefix}: {self.text(pair)}, {label}", done, total)
+
+        labelled("starting", 0, 0)
+        return labelled
 
     def end(self, pair: tuple[str, str], seconds: float, *, measured: bool) -> None:
         """This part is finished; one that could not be measured says nothing of the pace."""

@@ -128,21 +128,15 @@ def calibrate(attack_name: str, family: str, material: Material, plan: Plan, sto
 def _calibrate_all(material: Material, plan: Plan, store: Store, progress: Progress) -> Iterator[Part]:
     pairs = plan_pairs(plan)
     left = TimeLeft(pairs, round(_AUDITS * _rows_read(material, plan)), plan.probe)
-    for number, pair in enumerate(pairs, start=1):
+    for pair in pairs:
         name, family = pair
         kept = store.get(f"{name}/{family}")
         if kept is not None:
             yield kept[0]
             left.end(pair, kept[1], measured=isinstance(kept[0], Calibrated))
             continue
-        prefix, started = f"{number}/{len(pairs)} {name} on {family}", time.monotonic()
-
-        def labelled(label: str, done: int, total: int, prefix: str = prefix, pair: tuple[str, str] = pair) -> None:
-            progress(f"{prefix}: {left.text(pair)}, {label}", done, total)
-
-        left.begin()
-        labelled("starting", 0, 0)
-        part = calibrate(name, family, material, plan, store, labelled)
+        started = time.monotonic()
+        part = calibrate(name, family, material, plan, store, left.begin(pair, progress))
         seconds = time.monotonic() - started
         yield store.put(f"{name}/{family}", part, seconds)
         left.end(pair, seconds, measured=isinstance(part, Calibrated))

@@ -15,9 +15,6 @@ if TYPE_CHECKING:  # numpy is not for --help
     from auditor.watch import WatchSettings
     from auditor.watch.watcher import WatchState
 
-INCONCLUSIVE = 3
-"""Exit code, as that of an audit's verdict."""
-
 
 def command(
     bundle: Annotated[
@@ -78,6 +75,7 @@ def _watch(settings: WatchSettings) -> int:
     import torch
     from rich.console import Console
 
+    from auditor.verdict import EXIT_CODES
     from auditor.watch import Watcher
     from auditor.watch.live import LivePage
     from auditor.watch.view import line, shown
@@ -105,7 +103,7 @@ def _watch(settings: WatchSettings) -> int:
     typer.echo(line(last))
     if not last.num_frames and not stopped.is_set():
         typer.echo(f"auditor: nothing was watched: no frame came to {settings.bundle}", err=True)
-        return INCONCLUSIVE
+        return EXIT_CODES["inconclusive"]
     return int(watcher.found_leak)
 
 

@@ -61,12 +61,9 @@ def plant(
         return dosed
     codes, code_of_row = _codes(tokens, rows.shape[1], seed)
     turned = None if offsets is None else _turned(codes, code_of_row, chosen, offsets, seed)
-    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
     for part in places(len(chosen), rows.shape[1]):
-        values = rows[chosen[part]]
         row_codes = codes[code_of_row[chosen[part]]] if turned is None else turned[part]
-        norm = np.linalg.norm(values, axis=1, keepdims=True)
-        dosed[chosen[part]] = norm * _unit(keep * _unit(values) + np.float32(amplitude_ratio) * row_codes)
+        dosed[chosen[part]] = _leaning(rows[chosen[part]], row_codes, amplitude_ratio)
     return dosed
 
 
@@ -129,14 +126,10 @@ def plant_direction(
     width = rows.shape[1] // num_parts
     size = (int(place.max(initial=0)) + 1, width)
     directions = _unit(np.random.default_rng([seed, 4]).standard_normal(size).astype(np.float32))
-    keep = np.float32(np.sqrt(1 - amplitude_ratio**2))
     for start in range(0, width * num_parts, width):
         part = planted[:, start : start + width]
         for piece in places(len(chosen), width):
-            values = part[chosen[piece]]
-            norm = np.linalg.norm(values, axis=1, keepdims=True)
-            turned = keep * _unit(values) + np.float32(amplitude_ratio) * directions[place[piece]]
-            part[chosen[piece]] = norm * _unit(turned)
+            part[chosen[piece]] = _leaning(part[chosen[piece]], directions[place[piece]], amplitude_ratio)
     return planted
 
 
@@ -204,6 +197,13 @@ def _rotated(vectors: Rows, generator: np.random.Generator) -> Rows:
     drawn, triangle = np.linalg.qr(generator.standard_normal(basis.shape))
     drawn = drawn * np.where(np.diag(triangle) < 0, -1.0, 1.0)
     return np.asarray((drawn @ weights).T, np.float32)
+
+
+def _leaning(rows: Rows, directions: Rows, amplitude_ratio: float) -> Rows:
+    """Rows [n, W] of the norms that they have, with so much of unit directions [n, W] in their own."""
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    keep, lean = np.float32(np.sqrt(1 - amplitude_ratio**2)), np.float32(amplitude_ratio)
+    return np.asarray(norm * _unit(keep * _unit(rows) + lean * directions))
 
 
 def _unit(rows: Rows) -> Rows:
